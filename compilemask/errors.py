@@ -1,0 +1,68 @@
+"""Every error that CompileMask raises on bad input.
+
+Each is raised before anything is launched and names the value it met and what was expected. All of them derive from
+`CompileMaskError`; each also derives from the built-in exception that a caller would expect, so that `except ValueError` works.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CompileMaskError",
+    "DescriptorError",
+    "DeviceError",
+    "DTypeError",
+    "IRError",
+    "LoweringError",
+    "MaskError",
+    "MissingDependencyError",
+    "ShapeError",
+    "TargetError",
+]
+
+
+class CompileMaskError(Exception):
+    """Base class of all errors raised on bad input."""
+
+
+class ShapeError(CompileMaskError, ValueError):
+    """A tensor has the wrong rank, size or layout, or head counts do not divide."""
+
+
+class DTypeError(CompileMaskError, TypeError):
+    """A tensor has a data type that is not supported here, or two tensors differ in theirs."""
+
+
+class DeviceError(CompileMaskError, ValueError):
+    """Tensors live on different devices, or on a device that has no backend."""
+
+
+class MaskError(CompileMaskError, ValueError):
+    """A mask has impossible parameters, or does not fit the lengths that it is used with."""
+
+
+class DescriptorError(CompileMaskError, ValueError):
+    """A descriptor was built for other lengths, another version, or is damaged."""
+
+
+class LoweringError(CompileMaskError, ValueError):
+    """A module is valid, but holds something that the requested lowering cannot take."""
+
+
+class TargetError(CompileMaskError, ValueError):
+    """A compilation target or level is unknown or not supported by the installed Triton."""
+
+
+class MissingDependencyError(CompileMaskError, ImportError):
+    """An optional package is needed for this call and is not installed."""
+
+
+class IRError(CompileMaskError, ValueError):
+    """IR text is malformed or mistyped.
+
+    `file`, `line` and `column` (both from 1) say where, as far as the fault has a place in the text.
+    """
+
+    def __init__(self, message: str, *, file: str | None = None, line: int | None = None, column: int | None = None) -> None:
+        self.file, self.line, self.column = file, line, column
+        where = ":".join(str(part) for part in (file or "<text>", line, column) if part is not None)
+        super().__init__(f"{where}: {message}")
