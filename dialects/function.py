@@ -1,0 +1,90 @@
+"""What the functions of every level share: a name, typed arguments and one block that a terminator ends.
+
+Each level has a function operation of its own (`mask.func`, `interval.func`, `tiling.func`), so that a module may hold the same mask
+at several levels under one name; `FunctionLike` gives them their syntax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from typing_extensions import Self
+from xdsl.dialects.builtin import FunctionType, MemRefType, StringAttr, SymbolNameConstraint, i32
+from xdsl.dialects.utils import parse_func_op_like, print_func_op_like
+from xdsl.ir import Attribute, Block, Region
+from xdsl.irdl import IRDLOperation, prop_def, region_def, traits_def
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import IsolatedFromAbove, SymbolOpInterface
+from xdsl.utils.exceptions import VerifyException
+
+_RESERVED = ("sym_name", "function_type")
+
+
+class FunctionLike(IRDLOperation):
+    """A symbol with a function type and a single-block body whose block arguments are the function's arguments."""
+
+    sym_name = prop_def(SymbolNameConstraint())
+    function_type = prop_def(FunctionType)
+    body = region_def("single_block")
+
+    traits = traits_def(IsolatedFromAbove(), SymbolOpInterface())
+
+    def __init__(
+        self,
+        name: str | StringAttr,
+        function_type: FunctionType,
+        body: Region | None = None,
+        attributes: dict[str, Attribute] | None = None,
+    ) -> None:
+        if body is None:
+            body = Region(Block(arg_types=function_type.inputs.data))
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name) if isinstance(name, str) else name,
+                "function_type": function_type,
+            },
+            attributes=attributes or {},
+            regions=[body],
+        )
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        name, inputs, outputs, region, attributes, _, _ = parse_func_op_like(parser, reserved_attr_names=_RESERVED)
+        return cls(
+            name,
+            FunctionType.from_lists(inputs, outputs),
+            region,
+            dict(attributes.data) if attributes is not None else None,
+        )
+
+    def print(self, printer: Printer) -> None:
+        print_func_op_like(
+            printer, self.sym_name, self.function_type, self.body, self.attributes, reserved_attr_names=_RESERVED
+        )
+
+    def verify_signature(self, leading: Sequence[str], result: type[Attribute]) -> None:
+        """Raise unless the arguments are `leading` i32 values, then mask parameters, and the one result is a `result`."""
+        inputs, outputs = self.function_type.inputs.data, self.function_type.outputs.data
+        if tuple(arg.type for arg in self.body.block.args) != tuple(inputs):
+            raise VerifyException(f"{self.name} @{self.sym_name.data}: block arguments do not match the function type")
+        if len(outputs) != 1 or not isinstance(outputs[0], result):
+            raise VerifyException(f"{self.name} @{self.sym_name.data} must return one !{result.name}")
+        if len(inputs) < len(leading) or any(ty != i32 for ty in inputs[: len(leading)]):
+            names = ", ".join(f"{name}: i32" for name in leading)
+            raise VerifyException(f"{self.name} @{self.sym_name.data} must start with ({names})")
+        for position, ty in enumerate(inputs[len(leading) :], start=len(leading)):
+            if not is_parameter_type(ty):
+                raise VerifyException(
+                    f"{self.name} @{self.sym_name.data}: argument {position} is {ty}; a mask parameter is i32 or memref<?xi32>"
+                )
+
+
+def is_parameter_type(ty: Attribute) -> bool:
+    """Whether a mask parameter may have this type: `i32` (a host integer) or `memref<?xi32>` (a table in device memory)."""
+    if ty == i32:
+        return True
+    return isinstance(ty, MemRefType) and ty.element_type == i32 and len(ty.get_shape()) == 1
+
+
+__all__ = ["FunctionLike", "is_parameter_type"]

@@ -1,0 +1,416 @@
+"""Level 1, `mask`: an attention mask as a region of the (query, key) plane.
+
+A `!mask.region` is a set of pairs (q, kv) with 0 <= q < queries and 0 <= kv < keys; a pair in the region is visible. Leaves say
+simple regions, `union`, `intersect`, `subtract` and `complement` combine them. All positions are token positions from 0. Parameters
+of a `mask.func` are `i32` values known to the host or `memref<?xi32>` tables in device memory; both are run-time data.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.dialects.builtin import MemRefType, i1, i32
+from xdsl.interfaces import HasFolderInterface
+from xdsl.ir import Attribute, Block, Dialect, ParametrizedAttribute, Region, SSAValue, TypeAttribute
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    region_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import Commutative, HasParent, IsTerminator, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from compilemask.dialects.function import FunctionLike, is_parameter_type
+
+
+@irdl_attr_definition
+class RegionType(ParametrizedAttribute, TypeAttribute):
+    """A set of (query, key) pairs."""
+
+    name = "mask.region"
+
+
+@irdl_attr_definition
+class SegmentsType(ParametrizedAttribute, TypeAttribute):
+    """A partition of positions into consecutive segments (documents, answers, ...)."""
+
+    name = "mask.segments"
+
+
+@irdl_attr_definition
+class GridType(ParametrizedAttribute, TypeAttribute):
+    """A raster-order image of height x width tokens that starts at some position."""
+
+    name = "mask.grid"
+
+
+@irdl_op_definition
+class FuncOp(FunctionLike):
+    """A mask by name. Its arguments are the mask's parameters; its result is the region of visible pairs."""
+
+    name = "mask.func"
+
+    def verify_(self) -> None:
+        self.verify_signature((), RegionType)
+        if not isinstance(self.body.block.last_op, ReturnOp):
+            raise VerifyException(f"mask.func @{self.sym_name.data} must end in mask.return")
+
+
+@irdl_op_definition
+class ReturnOp(IRDLOperation):
+    """Ends a `mask.func` with the region of visible pairs."""
+
+    name = "mask.return"
+    value = operand_def(RegionType)
+    assembly_format = "$value attr-dict"
+    traits = traits_def(IsTerminator(), HasParent(FuncOp))
+
+    def __init__(self, value: SSAValue) -> None:
+        super().__init__(operands=[value])
+
+
+# ---- values that depend on the call ----
+
+
+@irdl_op_definition
+class QueriesOp(IRDLOperation):
+    """The number of query positions of this call."""
+
+    name = "mask.queries"
+    result = result_def(i32)
+    assembly_format = "attr-dict"
+    traits = traits_def(Pure())
+
+    def __init__(self) -> None:
+        super().__init__(result_types=[i32])
+
+
+@irdl_op_definition
+class KeysOp(IRDLOperation):
+    """The number of key positions of this call."""
+
+    name = "mask.keys"
+    result = result_def(i32)
+    assembly_format = "attr-dict"
+    traits = traits_def(Pure())
+
+    def __init__(self) -> None:
+        super().__init__(result_types=[i32])
+
+
+@irdl_op_definition
+class ReadOp(IRDLOperation):
+    """The entry of a table at an index; an index outside the table reads the nearest entry."""
+
+    name = "mask.read"
+    table = operand_def(MemRefType)
+    index = operand_def(i32)
+    result = result_def(i32)
+    assembly_format = "$table `[` $index `]` attr-dict `:` type($table)"
+    traits = traits_def(Pure())
+
+    def __init__(self, table: SSAValue, index: SSAValue) -> None:
+        super().__init__(operands=[table, index], result_types=[i32])
+
+    def verify_(self) -> None:
+        _verify_table(self.name, self.table)
+
+
+def _verify_table(name: str, table: SSAValue) -> None:
+    if not is_parameter_type(table.type):
+        raise VerifyException(f"{name} takes a memref<?xi32>, got {table.type}")
+
+
+# ---- leaves ----
+
+
+class Leaf(IRDLOperation):
+    """An operation that yields a region."""
+
+    result = result_def(RegionType())
+    traits = traits_def(Pure())
+
+
+@irdl_op_definition
+class AllOp(Leaf):
+    """Every pair."""
+
+    name = "mask.all"
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__(result_types=[RegionType()])
+
+
+@irdl_op_definition
+class NoneOp(Leaf):
+    """No pair."""
+
+    name = "mask.none"
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__(result_types=[RegionType()])
+
+
+@irdl_op_definition
+class BandOp(Leaf):
+    """{ (q, kv) : lower <= kv - q <= upper }; a missing bound is no bound."""
+
+    name = "mask.band"
+    lower = opt_operand_def(i32)
+    upper = opt_operand_def(i32)
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    assembly_format = "(`from` $lower^)? (`to` $upper^)? attr-dict"
+
+    def __init__(self, lower: SSAValue | None = None, upper: SSAValue | None = None) -> None:
+        super().__init__(operands=[lower, upper], result_types=[RegionType()])
+
+    def verify_(self) -> None:
+        if self.lower is None and self.upper is None:
+            raise VerifyException("mask.band needs a lower or an upper bound; mask.all is the unbounded band")
+
+
+class Strip(Leaf):
+    """A half-open range of positions on one axis."""
+
+    begin = operand_def(i32)
+    end = operand_def(i32)
+    assembly_format = "$begin `to` $end attr-dict"
+
+    def __init__(self, begin: SSAValue, end: SSAValue) -> None:
+        super().__init__(operands=[begin, end], result_types=[RegionType()])
+
+
+@irdl_op_definition
+class RowsOp(Strip):
+    """{ (q, kv) : begin <= q < end }."""
+
+    name = "mask.rows"
+
+
+@irdl_op_definition
+class ColsOp(Strip):
+    """{ (q, kv) : begin <= kv < end }."""
+
+    name = "mask.cols"
+
+
+@irdl_op_definition
+class SegmentsOp(IRDLOperation):
+    """Segments from ascending offsets: segment s holds offsets[s] <= position < offsets[s + 1]; segments may be empty."""
+
+    name = "mask.segments"
+    offsets = operand_def(MemRefType)
+    result = result_def(SegmentsType())
+    assembly_format = "$offsets attr-dict `:` type($offsets)"
+    traits = traits_def(Pure())
+
+    def __init__(self, offsets: SSAValue) -> None:
+        super().__init__(operands=[offsets], result_types=[SegmentsType()])
+
+    def verify_(self) -> None:
+        _verify_table(self.name, self.offsets)
+
+
+@irdl_op_definition
+class SameOp(Leaf):
+    """{ (q, kv) : q and kv lie in the same segment }; positions outside all segments lie in none."""
+
+    name = "mask.same"
+    segments = operand_def(SegmentsType)
+    assembly_format = "$segments attr-dict"
+
+    def __init__(self, segments: SSAValue) -> None:
+        super().__init__(operands=[segments], result_types=[RegionType()])
+
+
+@irdl_op_definition
+class GridOp(IRDLOperation):
+    """The positions origin <= p < origin + height * width as an image: y = (p - origin) // width, x = (p - origin) % width."""
+
+    name = "mask.grid"
+    origin = operand_def(i32)
+    height = operand_def(i32)
+    width = operand_def(i32)
+    result = result_def(GridType())
+    assembly_format = "`at` $origin `size` $height `x` $width attr-dict"
+    traits = traits_def(Pure())
+
+    def __init__(self, origin: SSAValue, height: SSAValue, width: SSAValue) -> None:
+        super().__init__(operands=[origin, height, width], result_types=[GridType()])
+
+
+@irdl_op_definition
+class DiskOp(Leaf):
+    """{ (q, kv) on the grid : (qy - ky)^2 + (qx - kx)^2 < radius^2 }."""
+
+    name = "mask.disk"
+    grid = operand_def(GridType)
+    radius = operand_def(i32)
+    assembly_format = "$grid `radius` $radius attr-dict"
+
+    def __init__(self, grid: SSAValue, radius: SSAValue) -> None:
+        super().__init__(operands=[grid, radius], result_types=[RegionType()])
+
+
+@irdl_op_definition
+class BoxOp(Leaf):
+    """{ (q, kv) on the grid : |qy - ky| <= reach_y and |qx - kx| <= reach_x }."""
+
+    name = "mask.box"
+    grid = operand_def(GridType)
+    reach_y = operand_def(i32)
+    reach_x = operand_def(i32)
+    assembly_format = "$grid `reach` $reach_y `x` $reach_x attr-dict"
+
+    def __init__(self, grid: SSAValue, reach_y: SSAValue, reach_x: SSAValue) -> None:
+        super().__init__(operands=[grid, reach_y, reach_x], result_types=[RegionType()])
+
+
+@irdl_op_definition
+class WhereOp(Leaf):
+    """{ (q, kv) : the body yields true }: any pointwise predicate, in arith and mask.read."""
+
+    name = "mask.where"
+    body = region_def("single_block")
+    assembly_format = "$body attr-dict"
+
+    def __init__(self, body: Region | None = None) -> None:
+        super().__init__(regions=[body or Region(Block(arg_types=[i32, i32]))], result_types=[RegionType()])
+
+    def verify_(self) -> None:
+        if [arg.type for arg in self.body.block.args] != [i32, i32]:
+            raise VerifyException("the body of mask.where takes (q: i32, kv: i32)")
+        if not isinstance(self.body.block.last_op, YieldOp):
+            raise VerifyException("the body of mask.where must end in mask.yield")
+
+
+@irdl_op_definition
+class YieldOp(IRDLOperation):
+    """Ends the body of a `mask.where`: whether the pair is visible."""
+
+    name = "mask.yield"
+    visible = operand_def(i1)
+    assembly_format = "$visible attr-dict"
+    traits = traits_def(IsTerminator(), HasParent(WhereOp))
+
+    def __init__(self, visible: SSAValue) -> None:
+        super().__init__(operands=[visible])
+
+
+# ---- the algebra ----
+
+
+class Binary(Leaf, HasFolderInterface):
+    """A region from two. `ABSORBING` and `NEUTRAL` are the leaves z and e with z op a = z and e op a = a."""
+
+    ABSORBING: ClassVar[type[Leaf]]
+    NEUTRAL: ClassVar[type[Leaf]]
+
+    lhs = operand_def(RegionType)
+    rhs = operand_def(RegionType)
+    assembly_format = "$lhs `,` $rhs attr-dict"
+
+    def __init__(self, lhs: SSAValue, rhs: SSAValue) -> None:
+        super().__init__(operands=[lhs, rhs], result_types=[RegionType()])
+
+    def fold(self) -> tuple[SSAValue | Attribute, ...] | None:
+        if self.lhs is self.rhs:
+            return (self.lhs,)
+        for one, other in ((self.lhs, self.rhs), (self.rhs, self.lhs)):
+            if isinstance(one.owner, self.ABSORBING):
+                return (one,)
+            if isinstance(one.owner, self.NEUTRAL):
+                return (other,)
+        return None
+
+
+@irdl_op_definition
+class UnionOp(Binary):
+    """Pairs in either region."""
+
+    name = "mask.union"
+    ABSORBING: ClassVar[type[Leaf]] = AllOp
+    NEUTRAL: ClassVar[type[Leaf]] = NoneOp
+    traits = traits_def(Commutative())
+
+
+@irdl_op_definition
+class IntersectOp(Binary):
+    """Pairs in both regions."""
+
+    name = "mask.intersect"
+    ABSORBING: ClassVar[type[Leaf]] = NoneOp
+    NEUTRAL: ClassVar[type[Leaf]] = AllOp
+    traits = traits_def(Commutative())
+
+
+@irdl_op_definition
+class SubtractOp(Leaf, HasFolderInterface):
+    """Pairs in the first region and not in the second."""
+
+    name = "mask.subtract"
+    lhs = operand_def(RegionType)
+    rhs = operand_def(RegionType)
+    assembly_format = "$lhs `,` $rhs attr-dict"
+
+    def __init__(self, lhs: SSAValue, rhs: SSAValue) -> None:
+        super().__init__(operands=[lhs, rhs], result_types=[RegionType()])
+
+    def fold(self) -> tuple[SSAValue | Attribute, ...] | None:
+        if isinstance(self.lhs.owner, NoneOp) or isinstance(self.rhs.owner, NoneOp):
+            return (self.lhs,)
+        return None
+
+
+@irdl_op_definition
+class ComplementOp(Leaf, HasFolderInterface):
+    """Pairs that are not in the region."""
+
+    name = "mask.complement"
+    region = operand_def(RegionType)
+    assembly_format = "$region attr-dict"
+
+    def __init__(self, region: SSAValue) -> None:
+        super().__init__(operands=[region], result_types=[RegionType()])
+
+    def fold(self) -> tuple[SSAValue | Attribute, ...] | None:
+        if isinstance(inner := self.region.owner, ComplementOp):
+            return (inner.region,)
+        return None
+
+
+MASK = Dialect(
+    "mask",
+    [
+        FuncOp,
+        ReturnOp,
+        QueriesOp,
+        KeysOp,
+        ReadOp,
+        AllOp,
+        NoneOp,
+        BandOp,
+        RowsOp,
+        ColsOp,
+        SegmentsOp,
+        SameOp,
+        GridOp,
+        DiskOp,
+        BoxOp,
+        WhereOp,
+        YieldOp,
+        UnionOp,
+        IntersectOp,
+        SubtractOp,
+        ComplementOp,
+    ],
+    [RegionType, SegmentsType, GridType],
+)

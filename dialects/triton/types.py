@@ -1,0 +1,69 @@
+"""Types of the `tt` dialect and questions about scalar and tensor types that its operations ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import IntAttr, TensorType
+from xdsl.ir import Attribute, ParametrizedAttribute, TypeAttribute
+from xdsl.irdl import irdl_attr_definition
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+
+GLOBAL_MEMORY = 1
+
+
+@irdl_attr_definition
+class PointerType(ParametrizedAttribute, TypeAttribute):
+    """`!tt.ptr<T>`: an address of a value of type T; `!tt.ptr<T, n>` names address space n, 1 (global memory) if left out."""
+
+    name = "tt.ptr"
+    pointee_type: Attribute
+    address_space: IntAttr
+
+    def __init__(self, pointee_type: Attribute, address_space: int | IntAttr = GLOBAL_MEMORY) -> None:
+        space = IntAttr(address_space) if isinstance(address_space, int) else address_space
+        super().__init__(pointee_type, space)
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            pointee = parser.parse_type()
+            space = GLOBAL_MEMORY
+            if parser.parse_optional_punctuation(","):
+                space = parser.parse_integer(allow_boolean=False, allow_negative=False)
+        return (pointee, IntAttr(space))
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_attribute(self.pointee_type)
+            if self.address_space.data != GLOBAL_MEMORY:
+                printer.print_string(f", {self.address_space.data}")
+
+
+def element_of(type_: Attribute) -> Attribute:
+    """The element type of a tensor; a scalar type itself."""
+    return type_.element_type if isinstance(type_, TensorType) else type_
+
+
+def shape_of(type_: Attribute) -> tuple[int, ...]:
+    """The shape of a tensor; `()` for a scalar."""
+    return type_.get_shape() if isinstance(type_, TensorType) else ()
+
+
+def with_shape(element: Attribute, shape: Sequence[int]) -> Attribute:
+    """A tensor of `element` with this shape; `element` itself for the empty shape."""
+    return TensorType(element, shape) if shape else element
+
+
+def like(type_: Attribute, element: Attribute) -> Attribute:
+    """`type_` (scalar or tensor) with another element type and the same encoding."""
+    if isinstance(type_, TensorType):
+        return TensorType(element, type_.get_shape(), type_.encoding)
+    return element
+
+
+def pointee_of(type_: Attribute) -> Attribute | None:
+    """What a pointer, or a tensor of pointers, points to, elementwise; None for other types."""
+    element = element_of(type_)
+    return like(type_, element.pointee_type) if isinstance(element, PointerType) else None

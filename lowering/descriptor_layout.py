@@ -1,0 +1,141 @@
+"""Where the sections of a descriptor lie and how large they are: from shapes and host integers alone (docs/descriptor.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compilemask.dialects.tiling import ReserveAttr
+from compilemask.errors import DescriptorError
+
+MAGIC = 0x434D4B31
+VERSION = 1
+KEYS = 128
+"""Keys of a tile."""
+HEADER_WORDS = 32
+TILE_WORDS = 8
+PATTERN_ROW_WORDS = 4
+ALIGNMENT = 32
+"""Sections start at multiples of so many words."""
+STATUS_OVERFLOW = 1
+MAX_WORDS = 2**31 - 1
+"""Kernels address a descriptor with 32-bit word offsets."""
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b rounded up, b > 0."""
+    return -(-a // b)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of one descriptor. Sections are named by their first word: `tiles`, `order`, `visits`, ...; `words` is the whole size."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    rows: int
+    pair_capacity: int
+    pattern_capacity: int
+    shared: bool
+
+    def __post_init__(self) -> None:
+        if self.words > MAX_WORDS:
+            raise DescriptorError(
+                f"a descriptor of {self.words * 4 / 2**30:.1f} GiB is too large (limit {MAX_WORDS * 4 / 2**30:.0f} GiB): "
+                f"the mask may have {self.pattern_capacity} partial tiles"
+            )
+
+    @property
+    def masks(self) -> int:
+        """G, the number of masks."""
+        return self.batch * self.heads
+
+    @property
+    def query_tiles(self) -> int:
+        """NQ."""
+        return ceil_div(self.queries, self.rows)
+
+    @property
+    def key_tiles(self) -> int:
+        """NK."""
+        return ceil_div(self.keys, KEYS)
+
+    @property
+    def tiles(self) -> int:
+        """First word of the tile records."""
+        return HEADER_WORDS
+
+    @property
+    def order(self) -> int:
+        """First word of the launch order."""
+        return _align(self.tiles + self.masks * self.query_tiles * TILE_WORDS)
+
+    @property
+    def visits(self) -> int:
+        """First word of the pairs."""
+        return _align(self.order + self.masks * self.query_tiles)
+
+    @property
+    def sources(self) -> int:
+        """First word of the patterns' sources."""
+        return _align(self.visits + 2 * self.pair_capacity)
+
+    @property
+    def patterns(self) -> int:
+        """First word of the bit patterns."""
+        return _align(self.sources + (0 if self.shared else 2 * self.pattern_capacity))
+
+    @property
+    def columns(self) -> int:
+        """First word of the patterns' columns."""
+        return _align(self.patterns + self.pattern_capacity * self.rows * PATTERN_ROW_WORDS)
+
+    @property
+    def words(self) -> int:
+        """Size of the descriptor in int32 words."""
+        return _align(self.columns + self.pattern_capacity * PATTERN_ROW_WORDS)
+
+
+def _align(words: int) -> int:
+    return ceil_div(words, ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a mask may need, as its `tiling.func` says it.
+
+    `parts` counts the ranges of its interval form and `moving_bounds` is E of docs/descriptor.md (shared patterns only).
+    """
+
+    reserve: ReserveAttr
+    parts: int
+    shared: bool
+    moving_bounds: int = 0
+
+    def partial_tiles(self, query_tiles: int, key_tiles: int, pitch: int | None = None) -> int:
+        """Upper bound on the partial tiles of one mask; `pitch` is the raster's line length if the reserve counts lines."""
+        everything = query_tiles * key_tiles
+        if self.reserve.is_unknown:
+            return everything
+        per_query = self.reserve.per_query_tile.data
+        if lines := self.reserve.lines.data:
+            if pitch is None or pitch < 1:
+                return everything
+            # The rows of one query tile lie on ceil(127 / pitch) + 1 lines; the window reaches `lines` of them further.
+            reach = (lines + ceil_div(KEYS - 1, pitch) + 1) * pitch
+            per_query += ceil_div(reach, KEYS) + 1
+        return min(everything, per_query * query_tiles + self.reserve.per_key_tile.data * key_tiles)
+
+    def layout(
+        self, batch: int, heads: int, queries: int, keys: int, rows: int = 128, pitch: int | None = None
+    ) -> Layout:
+        """The layout for `batch` x `heads` masks over `queries` x `keys` positions."""
+        query_tiles, key_tiles = ceil_div(queries, rows), ceil_div(keys, KEYS)
+        partial = self.partial_tiles(query_tiles, key_tiles, pitch)
+        # A run starts behind a partial tile, or where a part of the set starts at a tile boundary in every row.
+        starts = self.parts + self.reserve.lines.data + 2
+        runs = min(partial + starts * query_tiles, query_tiles * ceil_div(key_tiles, 2))
+        patterns = 4 * self.moving_bounds + 1 if self.shared else partial
+        masks = batch * heads
+        return Layout(batch, heads, queries, keys, rows, masks * (partial + runs), masks * patterns, self.shared)
