@@ -1,0 +1,138 @@
+"""What a `mask.func` means: the dense set of visible pairs, the specification that every other level is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.ir import Block, Operation, SSAValue
+
+from compilemask.dialects import mask
+from compilemask.dialects.semantics import arith
+from compilemask.dialects.semantics.arith import Value
+
+
+def visible(
+    func: mask.FuncOp,
+    arguments: Sequence[int | NDArray[np.integer]],
+    queries: int,
+    keys: int,
+    *,
+    rows: slice | None = None,
+) -> NDArray[np.bool_]:
+    """Which pairs one (batch, head) of a mask shows: bool [queries, keys], or the given `rows` of it.
+
+    `arguments` are the function's parameters in order: an int for `i32`, a 1-D integer array for `memref<?xi32>`.
+    """
+    block = func.body.block
+    if len(arguments) != len(block.args):
+        raise TypeError(f"@{func.sym_name.data} takes {len(block.args)} arguments, got {len(arguments)}")
+    wanted = range(queries)[rows if rows is not None else slice(None)]
+    plane = _Plane(queries, keys, np.asarray(wanted, dtype=np.int64)[:, None])
+    for position, (argument, value) in enumerate(zip(block.args, arguments, strict=True)):
+        name = argument.name_hint or f"#{position}"
+        plane.values[argument] = arith.as_argument(value, argument.type, f"argument {name} of @{func.sym_name.data}")
+    result = plane.run(block)
+    return np.array(np.broadcast_to(result, (len(wanted), keys)), dtype=np.bool_)
+
+
+class _Plane:
+    """Evaluates operations on a set of rows. A region is a bool array that broadcasts to [rows, keys]."""
+
+    def __init__(self, queries: int, keys: int, q: Value) -> None:
+        self.queries, self.keys, self.q = queries, keys, q
+        self.kv: Value = np.arange(keys, dtype=np.int64)[None, :]
+        self.values: dict[SSAValue, Value] = {}
+        self.grids: dict[SSAValue, tuple[Value, Value, Value]] = {}
+
+    def run(self, block: Block) -> Value:
+        """Executes a block; the value that its terminator takes."""
+        for op in block.ops:
+            if isinstance(op, mask.ReturnOp | mask.YieldOp):
+                return self.values[op.operands[0]]
+            if isinstance(op, mask.GridOp):
+                self.grids[op.result] = (self.values[op.origin], self.values[op.height], self.values[op.width])
+                continue
+            self.values[op.results[0]] = self.execute(op)
+        raise ValueError("a block without a terminator")
+
+    def execute(self, op: Operation) -> Value:
+        """The result of one operation."""
+        if (rule := _RULES.get(type(op))) is not None:
+            return rule(self, op)
+        return arith.execute(op, [self.values[operand] for operand in op.operands])
+
+    def grid(self, value: SSAValue, position: Value) -> tuple[Value, Value, Value]:
+        """Whether positions lie on an image, and their y and x there."""
+        origin, height, width = self.grids[value]
+        offset = position - origin
+        inside = (offset >= 0) & (offset < np.maximum(height, 0) * np.maximum(width, 0))
+        line = np.maximum(width, 1)
+        return inside, offset // line, offset % line
+
+
+def _read(plane: _Plane, op: mask.ReadOp) -> Value:
+    return arith.read(plane.values[op.table], plane.values[op.index])
+
+
+def _band(plane: _Plane, op: mask.BandOp) -> Value:
+    distance = plane.kv - plane.q
+    visible = np.True_
+    if op.lower is not None:
+        visible = visible & (distance >= plane.values[op.lower])
+    if op.upper is not None:
+        visible = visible & (distance <= plane.values[op.upper])
+    return np.asarray(visible)
+
+
+def _strip(positions: Value, plane: _Plane, op: mask.Strip) -> Value:
+    return (plane.values[op.begin] <= positions) & (positions < plane.values[op.end])
+
+
+def _same(plane: _Plane, op: mask.SameOp) -> Value:
+    begin, end = arith.segment_of(plane.values[op.segments], plane.q)
+    return (begin <= plane.kv) & (plane.kv < end)
+
+
+def _disk(plane: _Plane, op: mask.DiskOp) -> Value:
+    on_q, qy, qx = plane.grid(op.grid, plane.q)
+    on_kv, ky, kx = plane.grid(op.grid, plane.kv)
+    return on_q & on_kv & ((qy - ky) ** 2 + (qx - kx) ** 2 < plane.values[op.radius] ** 2)
+
+
+def _box(plane: _Plane, op: mask.BoxOp) -> Value:
+    on_q, qy, qx = plane.grid(op.grid, plane.q)
+    on_kv, ky, kx = plane.grid(op.grid, plane.kv)
+    near_y = np.abs(qy - ky) <= plane.values[op.reach_y]
+    near_x = np.abs(qx - kx) <= plane.values[op.reach_x]
+    return on_q & on_kv & near_y & near_x
+
+
+def _where(plane: _Plane, op: mask.WhereOp) -> Value:
+    block = op.body.block
+    plane.values[block.args[0]], plane.values[block.args[1]] = plane.q, plane.kv
+    return plane.run(block)
+
+
+_RULES: dict[type[Operation], Callable[..., Value]] = {
+    mask.QueriesOp: lambda plane, op: np.asarray(plane.queries),
+    mask.KeysOp: lambda plane, op: np.asarray(plane.keys),
+    mask.ReadOp: _read,
+    mask.AllOp: lambda plane, op: np.asarray(True),
+    mask.NoneOp: lambda plane, op: np.asarray(False),
+    mask.BandOp: _band,
+    mask.RowsOp: lambda plane, op: _strip(plane.q, plane, op),
+    mask.ColsOp: lambda plane, op: _strip(plane.kv, plane, op),
+    mask.SegmentsOp: lambda plane, op: plane.values[op.offsets],
+    mask.SameOp: _same,
+    mask.DiskOp: _disk,
+    mask.BoxOp: _box,
+    mask.WhereOp: _where,
+    mask.UnionOp: lambda plane, op: plane.values[op.lhs] | plane.values[op.rhs],
+    mask.IntersectOp: lambda plane, op: plane.values[op.lhs] & plane.values[op.rhs],
+    mask.SubtractOp: lambda plane, op: plane.values[op.lhs] & ~plane.values[op.rhs],
+    mask.ComplementOp: lambda plane, op: ~plane.values[op.region],
+}
+
+__all__ = ["visible"]
