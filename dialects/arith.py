@@ -1,8 +1,8 @@
 """The `arith` dialect, with comparisons, selects and casts that take tensors.
 
-xDSL's definitions of `cmpi`, `cmpf`, `select` and the casts accept scalars only; Triton IR needs them on tensors. This module
-defines those operations again with MLIR's syntax and semantics, and exports `ARITH`: xDSL's dialect with these in place of its own.
-All other operations (`addi`, `mulf`, `constant`, ...) are xDSL's.
+xDSL's definitions of `cmpi`, `cmpf`, `select` and the casts accept scalars only; Triton IR needs them on tensors.
+This module defines those operations again with MLIR's syntax and semantics, and exports `ARITH`: xDSL's dialect with
+these in place of its own. All other operations (`addi`, `mulf`, `constant`, ...) are xDSL's.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import ClassVar
 from xdsl.dialects.arith import Arith, ArithConstantMaterializationInterface, FastMathFlagsAttr
 from xdsl.dialects.builtin import (
     AnyFloat,
+    AnyFloatConstr,
     IndexType,
     IntegerAttr,
     IntegerType,
@@ -66,7 +67,7 @@ CMPF_PREDICATES = (
 _BOOL_LIKE = container_of(i1)
 _INT_LIKE = container_of(base(IntegerType) | base(IndexType))
 _FIXED_INT_LIKE = container_of(base(IntegerType))
-_FLOAT_LIKE = container_of(AnyFloat)
+_FLOAT_LIKE = container_of(AnyFloatConstr)
 _NO_FAST_MATH = FastMathFlagsAttr("none")
 
 
@@ -85,9 +86,9 @@ def _scalar_constant(value: SSAValue) -> IntegerAttr | None:
 
 
 def _check_same_shape(op: IRDLOperation, lhs: Attribute, rhs: Attribute) -> None:
-    if isinstance(lhs, TensorType | VectorType) != isinstance(rhs, TensorType | VectorType) or not have_compatible_shape(
-        lhs, rhs
-    ):
+    if isinstance(lhs, TensorType | VectorType) != isinstance(
+        rhs, TensorType | VectorType
+    ) or not have_compatible_shape(lhs, rhs):
         raise VerifyException(f"{op.name}: shapes of {lhs} and {rhs} differ")
 
 
@@ -132,7 +133,9 @@ def _parse_comparison(parser: Parser, names: tuple[str, ...]) -> tuple[SSAValue,
     return parser.resolve_operand(lhs, type_), parser.resolve_operand(rhs, type_), name, flags
 
 
-def _print_comparison(printer: Printer, name: str, lhs: SSAValue, rhs: SSAValue, flags: FastMathFlagsAttr | None) -> None:
+def _print_comparison(
+    printer: Printer, name: str, lhs: SSAValue, rhs: SSAValue, flags: FastMathFlagsAttr | None
+) -> None:
     printer.print_string(f" {name}, ")
     printer.print_ssa_value(lhs)
     printer.print_string(", ")
@@ -253,7 +256,7 @@ class CmpfOp(_Comparison):
 
 @irdl_op_definition
 class SelectOp(IRDLOperation, HasFolderInterface):
-    """`lhs` where the condition holds, else `rhs`; the condition is one i1, or a tensor of i1 with the operands' shape."""
+    """`lhs` where the condition holds, else `rhs`; the condition is one i1, or a tensor of i1 in their shape."""
 
     name = "arith.select"
     T: ClassVar = VarConstraint("T", AnyAttr())
@@ -285,7 +288,9 @@ class SelectOp(IRDLOperation, HasFolderInterface):
         if parser.parse_optional_punctuation(","):
             cond_type, type_ = type_, parser.parse_type()
         return cls(
-            parser.resolve_operand(cond, cond_type), parser.resolve_operand(lhs, type_), parser.resolve_operand(rhs, type_)
+            parser.resolve_operand(cond, cond_type),
+            parser.resolve_operand(lhs, type_),
+            parser.resolve_operand(rhs, type_),
         )
 
     def print(self, printer: Printer) -> None:
@@ -453,8 +458,8 @@ class BitcastOp(_Cast):
     """The same bits read as another type of equal width, elementwise."""
 
     name = "arith.bitcast"
-    input = operand_def(container_of(base(IntegerType) | base(IndexType) | AnyFloat) | base(MemRefType))
-    result = result_def(container_of(base(IntegerType) | base(IndexType) | AnyFloat) | base(MemRefType))
+    input = operand_def(container_of(base(IntegerType) | base(IndexType) | AnyFloatConstr) | base(MemRefType))
+    result = result_def(container_of(base(IntegerType) | base(IndexType) | AnyFloatConstr) | base(MemRefType))
 
     def _check_elements(self, source: Attribute, target: Attribute) -> None:
         if isinstance(source, IndexType) or isinstance(target, IndexType):

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import IntAttr, TensorType
-from xdsl.ir import Attribute, ParametrizedAttribute, TypeAttribute
+from xdsl.ir import Attribute, Operation, ParametrizedAttribute, TypeAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
 
 GLOBAL_MEMORY = 1
 
 
 @irdl_attr_definition
 class PointerType(ParametrizedAttribute, TypeAttribute):
-    """`!tt.ptr<T>`: an address of a value of type T; `!tt.ptr<T, n>` names address space n, 1 (global memory) if left out."""
+    """`!tt.ptr<T>`: an address of a value of type T in global memory; `!tt.ptr<T, n>`: in address space n."""
 
     name = "tt.ptr"
     pointee_type: Attribute
@@ -67,3 +68,14 @@ def pointee_of(type_: Attribute) -> Attribute | None:
     """What a pointer, or a tensor of pointers, points to, elementwise; None for other types."""
     element = element_of(type_)
     return like(type_, element.pointee_type) if isinstance(element, PointerType) else None
+
+
+def require(condition: bool, op: Operation, message: str) -> None:
+    """Raise a verification error that names the operation unless `condition` holds."""
+    if not condition:
+        raise VerifyException(f"{op.name}: {message}")
+
+
+def require_same_element(op: Operation, source: Attribute, result: Attribute) -> None:
+    """Raise a verification error unless both types have one element type."""
+    require(element_of(source) == element_of(result), op, f"element types of {source} and {result} differ")
