@@ -1,0 +1,50 @@
+# make demo    every level of the four headline masks, then their attention checked against a dense oracle
+# make test    everything that needs no GPU
+# make check   style and types
+# Each sets up .venv on its first run. Use another environment with `make test PY=python STAMP=`.
+
+PYTHON ?= python3
+VENV   ?= .venv
+PY     ?= $(VENV)/bin/python
+STAMP  ?= $(VENV)/.installed
+JOBS   ?= 2
+PIP    := $(PY) -m pip install --disable-pip-version-check --no-input
+TYPES  := build/types
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check gpu-test types clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+# pip once more with the same pins does nothing, so that an interrupted set-up is simply finished by the next one.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else 0'
+	@echo "== setting up $(VENV) (once; a few minutes where torch must be downloaded)"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -c constraints.txt -e '.[test]'
+	@touch $@
+
+demo: $(STAMP)
+	$(PY) -m compilemask.tools.demo
+
+test: $(STAMP)
+	$(PY) -m pytest tests --ignore=tests/gpu -n $(JOBS) --dist worksteal
+
+gpu-test: $(STAMP)
+	$(PY) -m pytest tests/gpu
+
+check: $(STAMP) types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m pyright --project $(TYPES) --pythonpath $(PY)
+
+# The four code folders in the shape in which they are installed, for the type checker.
+types:
+	@rm -rf $(TYPES) && mkdir -p $(TYPES)
+	@cp -rs $(CURDIR)/compilemask $(CURDIR)/tests $(CURDIR)/pyproject.toml $(TYPES)/
+	@cp -rs $(CURDIR)/dialects $(CURDIR)/passes $(CURDIR)/lowering $(TYPES)/compilemask/
+
+clean:
+	rm -rf .venv build dist demo *.egg-info .pytest_cache .hypothesis .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

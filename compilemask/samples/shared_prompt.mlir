@@ -1,0 +1,13 @@
+// One prompt, several answers: segment 0 of `offsets` is the prompt, each further segment an answer that sees the prompt and itself.
+mask.func @shared_prompt(%offsets: memref<?xi32>) -> !mask.region {
+  %zero = arith.constant 0 : i32
+  %one = arith.constant 1 : i32
+  %past = mask.band to %zero
+  %answers = mask.segments %offsets : memref<?xi32>
+  %own = mask.same %answers
+  %end = mask.read %offsets[%one] : memref<?xi32>
+  %prompt = mask.cols %zero to %end
+  %seen = mask.union %prompt, %own
+  %visible = mask.intersect %past, %seen
+  mask.return %visible
+}
