@@ -1,0 +1,7 @@
+"""`python -m compilemask`: the command `compilemask`."""
+
+import sys
+
+from compilemask.tools.cli import main
+
+sys.exit(main())
