@@ -141,10 +141,10 @@ class ReadOp(IRDLOperation):
 
 @irdl_op_definition
 class SegmentOfOp(IRDLOperation):
-    """Begin and end of the segment that holds a position: offsets[s] <= position < offsets[s + 1]; (0, 0) if none does.
+    """Begin and end of the segment that holds a position: offsets[s] <= position < offsets[s + 1].
 
-    Offsets ascend; equal neighbours are empty segments, which hold nothing. Both results never fall as the position rises, except
-    for the drop to (0, 0) behind the last segment.
+    If no segment holds it, both are position + 1. Offsets ascend; equal neighbours are empty segments, which hold nothing. So always
+    0 <= begin <= position + 1 <= end, and neither result falls as the position rises (a negative offset counts as 0).
     """
 
     name = "interval.segment_of"

@@ -1,0 +1,289 @@
+"""`mask-to-interval`: a region of the (query, key) plane becomes, for one query row, the set of keys that it sees.
+
+Each leaf has a closed form; set operations become set operations (`interval-normalize` works them out). A predicate (`mask.where`)
+becomes a `between` of nothing and everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from xdsl.builder import Builder
+from xdsl.context import Context
+from xdsl.dialects import arith as xdsl_arith
+from xdsl.dialects.builtin import FunctionType, IntegerAttr, ModuleOp, i32
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from compilemask.dialects import arith, interval, mask
+from compilemask.errors import LoweringError
+
+LEADING_ARGUMENTS = ("q", "queries", "keys")
+"""Arguments that an interval function has before the mask's parameters."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The i32 values that say a grid."""
+
+    origin: SSAValue
+    height: SSAValue
+    width: SSAValue
+
+
+class FunctionLowering:
+    """Lowers one `mask.func`; `values` maps its values to sets, integers, grids or offset tables."""
+
+    def __init__(self, func: mask.FuncOp) -> None:
+        self.func = func
+        inputs = func.function_type.inputs.data
+        self.block = Block(arg_types=[*[i32] * len(LEADING_ARGUMENTS), *inputs])
+        self.builder = Builder(InsertPoint.at_end(self.block))
+        self.q, self.queries, self.keys = self.block.args[:3]
+        self.values: dict[SSAValue, Any] = {}
+        for name, argument in zip(LEADING_ARGUMENTS, self.block.args[:3], strict=True):
+            argument.name_hint = name
+        for old, new in zip(func.body.block.args, self.block.args[3:], strict=True):
+            new.name_hint = old.name_hint
+            self.values[old] = new
+        self._constants: dict[int, SSAValue] = {}
+
+    def lower(self) -> interval.FuncOp:
+        """The interval function."""
+        returned: SSAValue | None = None
+        for op in self.func.body.block.ops:
+            if isinstance(op, mask.ReturnOp):
+                returned = self.values[op.value]
+                self.builder.insert(interval.ReturnOp(self.values[op.value]))
+            else:
+                self._lower(op)
+        assert returned is not None
+        inputs = [argument.type for argument in self.block.args]
+        return interval.FuncOp(
+            self.func.sym_name, FunctionType.from_lists(inputs, [returned.type]), Region(self.block)
+        )
+
+    def _lower(self, op: Operation) -> None:
+        rule = _RULES.get(type(op))
+        if rule is not None:
+            value = rule(self, op)
+            self.values[op.results[0]] = value
+            if isinstance(value, SSAValue) and value.name_hint is None:
+                value.name_hint = op.results[0].name_hint
+        elif op.name.startswith("arith."):
+            clone = self.builder.insert(op.clone(value_mapper={o: self.values[o] for o in op.operands}))
+            self.values.update(zip(op.results, clone.results, strict=True))
+        else:
+            raise LoweringError(f"mask-to-interval: no rule for {op.name} in @{self.func.sym_name.data}")
+
+    # ---- small emissions ----
+
+    def insert(self, op: Operation) -> SSAValue:
+        """Emit an operation and give its first result."""
+        return self.builder.insert(op).results[0]
+
+    def constant(self, value: int) -> SSAValue:
+        """An i32 constant, one per value."""
+        if value not in self._constants:
+            first = self.block.first_op
+            point = InsertPoint.at_end(self.block) if first is None else InsertPoint.before(first)
+            self._constants[value] = Builder(point).insert(xdsl_arith.ConstantOp(IntegerAttr(value, i32))).result
+        return self._constants[value]
+
+    def add(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        """a + b."""
+        return self.insert(xdsl_arith.AddiOp(a, b))
+
+    def sub(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        """a - b."""
+        return self.insert(xdsl_arith.SubiOp(a, b))
+
+    def mul(self, a: SSAValue, b: SSAValue) -> SSAValue:
+        """a * b."""
+        return self.insert(xdsl_arith.MuliOp(a, b))
+
+    def within(self, lo: SSAValue, value: SSAValue, hi: SSAValue) -> SSAValue:
+        """lo <= value < hi."""
+        above = self.insert(arith.CmpiOp(value, lo, "sge"))
+        return self.insert(xdsl_arith.AndIOp(above, self.insert(arith.CmpiOp(value, hi, "slt"))))
+
+    # ---- leaves ----
+
+    def everything(self, op: mask.AllOp) -> SSAValue:
+        """[0, keys)."""
+        return self.insert(interval.RangeOp(self.constant(0), self.keys))
+
+    def nothing(self, op: mask.NoneOp) -> SSAValue:
+        """No interval."""
+        return self.insert(interval.ConcatOp([]))
+
+    def band(self, op: mask.BandOp) -> SSAValue:
+        """[q + lower, q + upper + 1)."""
+        lo, hi = self.constant(0), self.keys
+        if op.lower is not None:
+            lo = self.add(self.q, self.values[op.lower])
+        if op.upper is not None:
+            hi = self.add(self.add(self.q, self.values[op.upper]), self.constant(1))
+        return self.insert(interval.RangeOp(lo, hi))
+
+    def rows(self, op: mask.RowsOp) -> SSAValue:
+        """Everything on some rows."""
+        inside = self.within(self.values[op.begin], self.q, self.values[op.end])
+        whole = self.insert(interval.RangeOp(self.constant(0), self.keys))
+        return self.insert(interval.WhenOp(inside, whole))
+
+    def cols(self, op: mask.ColsOp) -> SSAValue:
+        """The same keys on all rows."""
+        return self.insert(interval.RangeOp(self.values[op.begin], self.values[op.end]))
+
+    def same(self, op: mask.SameOp) -> SSAValue:
+        """The segment that holds q."""
+        found = self.builder.insert(interval.SegmentOfOp(self.values[op.segments], self.q))
+        found.begin.name_hint, found.end.name_hint = "begin", "end"
+        return self.insert(interval.RangeOp(found.begin, found.end))
+
+    # ---- windows on a grid ----
+
+    def grid(self, op: mask.GridOp) -> Grid:
+        """Only its numbers."""
+        return Grid(self.values[op.origin], self.values[op.height], self.values[op.width])
+
+    def disk(self, op: mask.DiskOp) -> SSAValue:
+        """On the line dy away, the chord of half length isqrt(radius^2 - 1 - dy^2) around q's column."""
+        radius = self.values[op.radius]
+        square = self.sub(self.mul(radius, radius), self.constant(1))
+        reach = self.sub(radius, self.constant(1))
+
+        def half_chord(body: Builder, dy: SSAValue) -> SSAValue:
+            left = body.insert(xdsl_arith.SubiOp(square, body.insert(xdsl_arith.MuliOp(dy, dy)).result)).result
+            return body.insert(interval.IsqrtOp(left)).result
+
+        return self._window(self.values[op.grid], reach, half_chord)
+
+    def box(self, op: mask.BoxOp) -> SSAValue:
+        """On each line in reach, the same columns around q's."""
+        reach_x = self.values[op.reach_x]
+        return self._window(self.values[op.grid], self.values[op.reach_y], lambda body, dy: reach_x)
+
+    def _window(self, grid: Grid, reach: SSAValue, half: Callable[[Builder, SSAValue], SSAValue]) -> SSAValue:
+        """Lines y - reach to y + reach of the grid; on each one the columns x - half to x + half, which its cell clips."""
+        position = self.sub(self.q, grid.origin)
+        y = self.insert(xdsl_arith.DivSIOp(position, grid.width))
+        x = self.sub(position, self.mul(y, grid.width))
+        first = self.insert(xdsl_arith.MaxSIOp(self.sub(y, reach), self.constant(0)))
+        last = self.insert(xdsl_arith.MinSIOp(self.add(self.add(y, reach), self.constant(1)), grid.height))
+        one = self.constant(1)
+        block = Block(arg_types=[i32])
+        line = block.args[0]
+        line.name_hint = "line"
+        body = Builder(InsertPoint.at_end(block))
+        dy = body.insert(xdsl_arith.SubiOp(line, y)).result
+        start = body.insert(xdsl_arith.MuliOp(line, grid.width)).result
+        start = body.insert(xdsl_arith.AddiOp(grid.origin, start)).result
+        centre = body.insert(xdsl_arith.AddiOp(start, x)).result
+        reach_x = half(body, dy)
+        lo = body.insert(xdsl_arith.SubiOp(centre, reach_x)).result
+        hi = body.insert(xdsl_arith.AddiOp(centre, reach_x)).result
+        body.insert(interval.MemberOp(lo, body.insert(xdsl_arith.AddiOp(hi, one)).result))
+        arity = interval.UNBOUNDED
+        if (known := _constant_of(reach)) is not None:
+            arity = max(2 * known + 1, 0)
+        family = self.insert(interval.FamilyOp(first, last, grid.origin, grid.width, Region(block), arity))
+        end = self.add(grid.origin, self.mul(grid.height, grid.width))
+        return self.insert(interval.WhenOp(self.within(grid.origin, self.q, end), family))
+
+    def where(self, op: mask.WhereOp) -> SSAValue:
+        """Known only by its predicate."""
+        nothing, whole = self.insert(interval.ConcatOp([])), self.insert(interval.RangeOp(self.constant(0), self.keys))
+        between = interval.BetweenOp(nothing, whole)
+        body = Builder(InsertPoint.at_end(between.body.block))
+        mapping: dict[SSAValue, Any] = dict(self.values)
+        for old, new in zip(op.body.block.args, between.body.block.args, strict=True):
+            new.name_hint = old.name_hint
+            mapping[old] = new
+        for inner in op.body.block.ops:
+            match inner:
+                case mask.YieldOp():
+                    body.insert(interval.YieldOp(mapping[inner.visible]))
+                case mask.ReadOp():
+                    mapping[inner.result] = body.insert(
+                        interval.ReadOp(mapping[inner.table], mapping[inner.index])
+                    ).result
+                case mask.QueriesOp():
+                    mapping[inner.result] = self.queries
+                case mask.KeysOp():
+                    mapping[inner.result] = self.keys
+                case _ if inner.name.startswith("arith."):
+                    clone = body.insert(inner.clone(value_mapper={o: mapping[o] for o in inner.operands}))
+                    mapping.update(zip(inner.results, clone.results, strict=True))
+                case _:
+                    raise LoweringError(f"mask-to-interval: {inner.name} cannot stand in a mask.where")
+        return self.insert(between)
+
+    # ---- algebra ----
+
+    def union(self, op: mask.UnionOp) -> SSAValue:
+        """Of the two sets."""
+        return self.insert(interval.UnionOp(self.values[op.lhs], self.values[op.rhs]))
+
+    def intersect(self, op: mask.IntersectOp) -> SSAValue:
+        """Of the two sets."""
+        return self.insert(interval.IntersectOp(self.values[op.lhs], self.values[op.rhs]))
+
+    def subtract(self, op: mask.SubtractOp) -> SSAValue:
+        """What the first set has outside the second."""
+        outside = self.insert(interval.ComplementOp(self.values[op.rhs]))
+        return self.insert(interval.IntersectOp(self.values[op.lhs], outside))
+
+    def complement(self, op: mask.ComplementOp) -> SSAValue:
+        """Of the set."""
+        return self.insert(interval.ComplementOp(self.values[op.region]))
+
+
+_RULES: dict[type[Operation], Callable[[FunctionLowering, Any], Any]] = {
+    mask.QueriesOp: lambda self, op: self.queries,
+    mask.KeysOp: lambda self, op: self.keys,
+    mask.ReadOp: lambda self, op: self.insert(interval.ReadOp(self.values[op.table], self.values[op.index])),
+    mask.AllOp: FunctionLowering.everything,
+    mask.NoneOp: FunctionLowering.nothing,
+    mask.BandOp: FunctionLowering.band,
+    mask.RowsOp: FunctionLowering.rows,
+    mask.ColsOp: FunctionLowering.cols,
+    mask.SegmentsOp: lambda self, op: self.values[op.offsets],
+    mask.SameOp: FunctionLowering.same,
+    mask.GridOp: FunctionLowering.grid,
+    mask.DiskOp: FunctionLowering.disk,
+    mask.BoxOp: FunctionLowering.box,
+    mask.WhereOp: FunctionLowering.where,
+    mask.UnionOp: FunctionLowering.union,
+    mask.IntersectOp: FunctionLowering.intersect,
+    mask.SubtractOp: FunctionLowering.subtract,
+    mask.ComplementOp: FunctionLowering.complement,
+}
+
+
+def _constant_of(value: SSAValue) -> int | None:
+    """The value of an integer expression of constants."""
+    op = value.owner
+    if isinstance(op, xdsl_arith.ConstantOp) and isinstance(op.value, IntegerAttr):
+        return op.value.value.data
+    if isinstance(op, xdsl_arith.SubiOp | xdsl_arith.AddiOp):
+        lhs, rhs = _constant_of(op.lhs), _constant_of(op.rhs)
+        if lhs is not None and rhs is not None:
+            return lhs + rhs if isinstance(op, xdsl_arith.AddiOp) else lhs - rhs
+    return None
+
+
+@dataclass(frozen=True)
+class MaskToIntervalPass(ModulePass):
+    """Lower every mask function to an interval function of the same name."""
+
+    name = "mask-to-interval"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for func in list(op.walk()):
+            if isinstance(func, mask.FuncOp):
+                Rewriter.replace_op(func, FunctionLowering(func).lower(), new_results=[])

@@ -1,0 +1,402 @@
+"""Symbolic interval bounds: integer expressions over SSA values, with a small prover and a way back to arith.
+
+A bound is kept as a linear combination of *atoms*: SSA values, minima, maxima, selections and products. `Bounds` knows facts about the
+values (0 <= q < queries, what `interval.segment_of` promises) and proves `a <= b` by substituting bounds for atoms. The prover is
+sound and incomplete: a `False` means only that no proof was found, and whoever asks must then emit code that does not need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from xdsl.dialects import arith as xdsl_arith
+from xdsl.dialects.builtin import IntegerAttr
+from xdsl.ir import Operation, SSAValue
+
+from compilemask.dialects import interval
+
+PROOF_DEPTH = 7
+"""How many substitutions deep a proof may go; bounds of real masks need two or three."""
+
+
+# ---- expressions ----
+
+
+@dataclass(frozen=True)
+class Value:
+    """An SSA value that is not looked into."""
+
+    ssa: SSAValue
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """The minimum or maximum of at least two expressions."""
+
+    kind: str
+    items: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Select:
+    """`then` where the condition holds, else `other`."""
+
+    condition: Condition
+    then: Expr
+    other: Expr
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of two expressions that both vary."""
+
+    lhs: Expr
+    rhs: Expr
+
+
+Atom: TypeAlias = Value | Extreme | Select | Product
+
+
+@dataclass(frozen=True)
+class Expr:
+    """constant + sum of coefficient * atom; coefficients are not 0 and atoms differ."""
+
+    constant: int
+    terms: tuple[tuple[Atom, int], ...] = ()
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether no atom is left."""
+        return not self.terms
+
+    @property
+    def atom(self) -> Atom | None:
+        """The atom, if the expression is just one."""
+        if self.constant == 0 and len(self.terms) == 1 and self.terms[0][1] == 1:
+            return self.terms[0][0]
+        return None
+
+    def __add__(self, other: Expr | int) -> Expr:
+        if isinstance(other, int):
+            return Expr(self.constant + other, self.terms)
+        merged: dict[Atom, int] = dict(self.terms)
+        for atom, coefficient in other.terms:
+            merged[atom] = merged.get(atom, 0) + coefficient
+        return Expr(self.constant + other.constant, tuple((a, c) for a, c in merged.items() if c))
+
+    def __mul__(self, factor: int) -> Expr:
+        if factor == 0:
+            return Expr(0)
+        return Expr(self.constant * factor, tuple((a, c * factor) for a, c in self.terms))
+
+    def __sub__(self, other: Expr | int) -> Expr:
+        return self + (-other if isinstance(other, int) else other * -1)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expr) and self.constant == other.constant and dict(self.terms) == dict(other.terms)
+
+    def __hash__(self) -> int:
+        return hash((self.constant, frozenset(self.terms)))
+
+
+def constant(value: int) -> Expr:
+    """The expression of an integer."""
+    return Expr(value)
+
+
+def of_atom(atom: Atom) -> Expr:
+    """The expression of one atom."""
+    return Expr(0, ((atom, 1),))
+
+
+def atoms(expr: Expr) -> Iterable[Atom]:
+    """The atoms of an expression, not looking into them."""
+    return (atom for atom, _ in expr.terms)
+
+
+# ---- conditions ----
+
+
+@dataclass(frozen=True)
+class NonNegative:
+    """expr >= 0."""
+
+    expr: Expr
+
+
+@dataclass(frozen=True)
+class Flag:
+    """An i1 value that is not looked into."""
+
+    ssa: SSAValue
+
+
+@dataclass(frozen=True)
+class All:
+    """Every one of the conditions holds."""
+
+    items: tuple[Condition, ...]
+
+
+Condition: TypeAlias = NonNegative | Flag | All
+
+
+# ---- facts and proofs ----
+
+
+@dataclass
+class Bounds:
+    """Facts about the values of one function, and what follows from them."""
+
+    lower: dict[Atom, list[Expr]] = field(default_factory=dict)
+    upper: dict[Atom, list[Expr]] = field(default_factory=dict)
+    _proofs: dict[Expr, bool] = field(default_factory=dict)
+
+    def assume_le(self, a: Expr, b: Expr) -> None:
+        """Note that a <= b, for use in proofs about each atom of a and b that stands alone."""
+        difference = b - a
+        for atom, coefficient in difference.terms:
+            rest = difference - of_atom(atom) * coefficient
+            if coefficient == 1:
+                self.lower.setdefault(atom, []).append(rest * -1)
+            elif coefficient == -1:
+                self.upper.setdefault(atom, []).append(rest)
+        self._proofs.clear()
+
+    def le(self, a: Expr, b: Expr) -> bool:
+        """Whether a <= b is proved."""
+        return self.non_negative(b - a)
+
+    def non_negative(self, expr: Expr, depth: int = PROOF_DEPTH) -> bool:
+        """Whether expr >= 0 is proved."""
+        if expr.is_constant:
+            return expr.constant >= 0
+        if depth == 0:
+            return False
+        key = expr
+        if depth == PROOF_DEPTH and key in self._proofs:
+            return self._proofs[key]
+        proved = any(self._by_atom(expr, atom, c, depth - 1) for atom, c in expr.terms)
+        if depth == PROOF_DEPTH:
+            self._proofs[key] = proved
+        return proved
+
+    def _by_atom(self, expr: Expr, atom: Atom, coefficient: int, depth: int) -> bool:
+        """Prove expr >= 0 by putting something not better in the atom's place."""
+        rest = expr - of_atom(atom) * coefficient
+
+        def holds(replacement: Expr) -> bool:
+            return self.non_negative(rest + replacement * coefficient, depth)
+
+        match atom:
+            case Extreme(kind, items):
+                # max >= each item: one item suffices where more helps; where less helps, all must do.
+                return (any if (kind == "max") == (coefficient > 0) else all)(holds(item) for item in items)
+            case Select(_, then, other):
+                return holds(then) and holds(other)
+        known = self.lower if coefficient > 0 else self.upper
+        if any(holds(bound) for bound in known.get(atom, ())):
+            return True
+        if isinstance(atom, Product) and coefficient > 0:
+            return self.non_negative(atom.lhs, depth) and self.non_negative(atom.rhs, depth) and holds(constant(0))
+        return False
+
+    # ---- simplifying constructors ----
+
+    def maximum(self, *items: Expr) -> Expr:
+        """The maximum, without items that are never the largest."""
+        return self._extreme("max", items, lambda a, b: self.le(a, b))
+
+    def minimum(self, *items: Expr) -> Expr:
+        """The minimum, without items that are never the smallest."""
+        return self._extreme("min", items, lambda a, b: self.le(b, a))
+
+    def _extreme(self, kind: str, items: Iterable[Expr], absorbed: Callable[[Expr, Expr], bool]) -> Expr:
+        kept: list[Expr] = []
+        for item in _flatten(kind, items):
+            if any(absorbed(item, other) for other in kept):
+                continue
+            kept = [other for other in kept if not absorbed(other, item)] + [item]
+        return kept[0] if len(kept) == 1 else of_atom(Extreme(kind, tuple(kept)))
+
+    def select(self, condition: Condition, then: Expr, other: Expr) -> Expr:
+        """`then` if the condition holds, else `other`."""
+        if then == other or self.always(condition):
+            return then
+        if isinstance(condition, NonNegative) and self.non_negative(condition.expr * -1 - 1):
+            return other
+        return of_atom(Select(condition, then, other))
+
+    def always(self, condition: Condition) -> bool:
+        """Whether the condition is proved."""
+        match condition:
+            case NonNegative(expr):
+                return self.non_negative(expr)
+            case All(items):
+                return all(self.always(item) for item in items)
+            case Flag():
+                return False
+
+    def product(self, lhs: Expr, rhs: Expr) -> Expr:
+        """lhs * rhs, distributed where one side is constant."""
+        if lhs.is_constant:
+            return rhs * lhs.constant
+        if rhs.is_constant:
+            return lhs * rhs.constant
+        return of_atom(Product(lhs, rhs))
+
+
+def _flatten(kind: str, items: Iterable[Expr]) -> Iterable[Expr]:
+    for item in items:
+        if isinstance(atom := item.atom, Extreme) and atom.kind == kind:
+            yield from atom.items
+        else:
+            yield item
+
+
+# ---- from SSA ----
+
+
+def function_bounds(func: interval.FuncOp) -> Bounds:
+    """What is known about the arguments of an interval function and about the results of its operations."""
+    bounds = Bounds()
+    q, queries, keys = (of_atom(Value(arg)) for arg in func.body.block.args[:3])
+    bounds.assume_le(constant(0), q)
+    bounds.assume_le(q, queries - 1)
+    bounds.assume_le(constant(0), keys)
+    for op in func.body.walk():
+        if isinstance(op, interval.SegmentOfOp):
+            position = lift(bounds, op.position)
+            begin, end = of_atom(Value(op.begin)), of_atom(Value(op.end))
+            bounds.assume_le(constant(0), begin)
+            bounds.assume_le(begin, position + 1)
+            bounds.assume_le(position + 1, end)
+            bounds.assume_le(begin, end)
+        elif isinstance(op, interval.IsqrtOp):
+            bounds.assume_le(constant(-1), of_atom(Value(op.result)))
+    return bounds
+
+
+def lift(bounds: Bounds, value: SSAValue, renamed: Mapping[SSAValue, Expr] | None = None) -> Expr:
+    """The expression of an i32 value, looking through arith as far as bounds can say it; `renamed` values stand for others."""
+    if renamed and value in renamed:
+        return renamed[value]
+
+    def sub(operand: SSAValue) -> Expr:
+        return lift(bounds, operand, renamed)
+
+    op = value.owner
+    if isinstance(op, xdsl_arith.ConstantOp) and isinstance(op.value, IntegerAttr):
+        return constant(op.value.value.data)
+    if isinstance(op, Operation) and len(op.operands) >= 2:
+        a, b = op.operands[0], op.operands[1]
+        match op.name:
+            case "arith.addi":
+                return sub(a) + sub(b)
+            case "arith.subi":
+                return sub(a) - sub(b)
+            case "arith.muli":
+                return bounds.product(sub(a), sub(b))
+            case "arith.maxsi":
+                return bounds.maximum(sub(a), sub(b))
+            case "arith.minsi":
+                return bounds.minimum(sub(a), sub(b))
+            case "arith.select":
+                return bounds.select(lift_condition(bounds, a, renamed), sub(b), sub(op.operands[2]))
+    return of_atom(Value(value))
+
+
+_SHIFTED: dict[int, Callable[[Expr, Expr], Expr]] = {
+    2: lambda a, b: b - a - 1,  # slt
+    3: lambda a, b: b - a,  # sle
+    4: lambda a, b: a - b - 1,  # sgt
+    5: lambda a, b: a - b,  # sge
+}
+"""By predicate of arith.cmpi: the expression that is >= 0 exactly when the comparison holds."""
+
+
+def lift_condition(bounds: Bounds, value: SSAValue, renamed: Mapping[SSAValue, Expr] | None = None) -> Condition:
+    """The condition of an i1 value."""
+    op = value.owner
+    if isinstance(op, Operation):
+        predicate = op.properties.get("predicate")
+        if op.name == "arith.cmpi" and isinstance(predicate, IntegerAttr):
+            shifted = _SHIFTED.get(predicate.value.data)
+            if shifted is not None:
+                return NonNegative(shifted(lift(bounds, op.operands[0], renamed), lift(bounds, op.operands[1], renamed)))
+        if op.name == "arith.andi":
+            items = [lift_condition(bounds, operand, renamed) for operand in op.operands]
+            open_items = [item for item in items if not bounds.always(item)]
+            return conjunction(*(open_items or items[:1]))
+    return Flag(value)
+
+
+def conjunction(*items: Condition) -> Condition:
+    """All of the conditions, flattened."""
+    flat: list[Condition] = []
+    for item in items:
+        flat.extend(item.items if isinstance(item, All) else (item,))
+    unique = tuple(dict.fromkeys(flat))
+    return unique[0] if len(unique) == 1 else All(unique)
+
+
+# ---- looking at expressions ----
+
+
+def depends_on(expr: Expr, values: frozenset[SSAValue]) -> bool:
+    """Whether the expression mentions one of the values, directly or through the operations that compute its atoms."""
+    return any(_atom_depends(atom, values) for atom in atoms(expr))
+
+
+def _atom_depends(atom: Atom, values: frozenset[SSAValue]) -> bool:
+    match atom:
+        case Value(ssa):
+            return _ssa_depends(ssa, values)
+        case Extreme(_, items):
+            return any(depends_on(item, values) for item in items)
+        case Select(condition, then, other):
+            return condition_depends(condition, values) or depends_on(then, values) or depends_on(other, values)
+        case Product(lhs, rhs):
+            return depends_on(lhs, values) or depends_on(rhs, values)
+
+
+def condition_depends(condition: Condition, values: frozenset[SSAValue]) -> bool:
+    """Whether the condition mentions one of the values."""
+    match condition:
+        case NonNegative(expr):
+            return depends_on(expr, values)
+        case Flag(ssa):
+            return _ssa_depends(ssa, values)
+        case All(items):
+            return any(condition_depends(item, values) for item in items)
+
+
+def _ssa_depends(ssa: SSAValue, values: frozenset[SSAValue]) -> bool:
+    if ssa in values:
+        return True
+    return isinstance(ssa.owner, Operation) and any(_ssa_depends(operand, values) for operand in ssa.owner.operands)
+
+
+def leaves(expr: Expr) -> tuple[list[Expr], list[Condition]]:
+    """The expressions between which minima, maxima and selections choose, and the conditions of the selections.
+
+    In each row the value of `expr` is that of one of the leaves.
+    """
+    for atom, coefficient in expr.terms:
+        rest = expr - of_atom(atom) * coefficient
+        match atom:
+            case Extreme(_, items):
+                choices, conditions = list(items), []
+            case Select(condition, then, other):
+                choices, conditions = [then, other], [condition]
+            case _:
+                continue
+        found: list[Expr] = []
+        for choice in choices:
+            inner, more = leaves(rest + choice * coefficient)
+            found += inner
+            conditions = conditions + more
+        return list(dict.fromkeys(found)), list(dict.fromkeys(conditions))
+    return [expr], []

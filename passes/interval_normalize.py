@@ -1,0 +1,204 @@
+"""`interval-normalize`: any composition of interval sets becomes sorted, disjoint intervals.
+
+Unions, intersections, complements and guards are computed on symbolic bounds (interval_sets.py). Where that would need more intervals
+than allowed, or a part of the mask is a mere predicate, the result is a `between`: an inner and an outer set, and the predicate that
+decides in between, which is the membership test of the original sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from xdsl.builder import Builder
+from xdsl.context import Context
+from xdsl.dialects.builtin import FunctionType, ModuleOp, i32
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint
+from xdsl.traits import is_side_effect_free
+
+from compilemask.dialects import interval
+from compilemask.errors import LoweringError
+from compilemask.passes.bound_emission import BoundEmitter
+from compilemask.passes.bounds import Bounds, Value, function_bounds, lift, lift_condition, of_atom
+from compilemask.passes.interval_membership import MembershipEmitter
+from compilemask.passes.interval_sets import Family, Range, RowSet, SetAlgebra, TooComplex
+
+
+@dataclass(frozen=True)
+class Enclosure:
+    """A set known from both sides; it is exact if both are the same object."""
+
+    inner: RowSet
+    outer: RowSet
+
+    @property
+    def exact(self) -> bool:
+        """Whether the set is known."""
+        return self.inner is self.outer
+
+
+@dataclass
+class Normalizer:
+    """Computes the enclosure of each set value of one function."""
+
+    bounds: Bounds
+    algebra: SetAlgebra
+
+    def enclosure(self, value: SSAValue) -> Enclosure:
+        """The enclosure of a set."""
+        op = value.owner
+        match op:
+            case interval.RangeOp():
+                return _exact(RowSet((Range(lift(self.bounds, op.lo), lift(self.bounds, op.hi)),)))
+            case interval.FamilyOp():
+                return _exact(RowSet((), (self._family(op),)))
+            case interval.WhenOp():
+                condition = lift_condition(self.bounds, op.condition)
+                return self._monotone(lambda a: self.algebra.when(condition, a), op.value)
+            case interval.ConcatOp():
+                return self._concat(op)
+            case interval.UnionOp():
+                return self._monotone(self.algebra.union, op.lhs, op.rhs)
+            case interval.IntersectOp():
+                return self._intersection(op)
+            case interval.ComplementOp():
+                return self._complement(op)
+            case interval.BetweenOp():
+                inner, outer = self.enclosure(op.inner), self.enclosure(op.outer)
+                return Enclosure(inner.inner, outer.outer)
+            case _:
+                name = op.name if isinstance(op, Operation) else "a block argument"
+                raise LoweringError(f"interval-normalize: cannot take a set from {name}")
+
+    def _family(self, op: interval.FamilyOp) -> Family:
+        member = op.body.block.last_op
+        assert isinstance(member, interval.MemberOp)
+        first, last, base, pitch, lo, hi = (
+            lift(self.bounds, value) for value in (op.first, op.last, op.base, op.pitch, member.lo, member.hi)
+        )
+        lines = frozenset({op.body.block.args[0]})
+        # No line lies before the first one: this is what shows that cells start at or behind the base.
+        self.bounds.assume_le(first, of_atom(Value(op.body.block.args[0])))
+        return Family(first, last, base, pitch, lo, hi, lines, interval.set_of(op.result).count)
+
+    def _concat(self, op: interval.ConcatOp) -> Enclosure:
+        parts = [self.enclosure(part) for part in op.parts]
+
+        def joined(sets: list[RowSet]) -> RowSet:
+            return RowSet(
+                tuple(item for part in sets for item in part.ranges),
+                tuple(item for part in sets for item in part.families),
+            )
+
+        inner = joined([part.inner for part in parts])
+        if all(part.exact for part in parts):
+            return _exact(inner)
+        return Enclosure(inner, joined([part.outer for part in parts]))
+
+    def _monotone(self, operation: Callable[..., RowSet], *operands: SSAValue) -> Enclosure:
+        """An operation that grows with its operands, applied to both sides."""
+        parts = [self.enclosure(operand) for operand in operands]
+        inner = self._or_else(None, operation, *(part.inner for part in parts))
+        if inner is not None and all(part.exact for part in parts):
+            return _exact(inner)
+        outer = self._or_else(None, operation, *(part.outer for part in parts))
+        return Enclosure(inner or RowSet(), outer or self.algebra.everything)
+
+    def _or_else(self, fallback: RowSet | None, operation: Callable[..., RowSet], *operands: RowSet) -> RowSet | None:
+        try:
+            return operation(*operands)
+        except TooComplex:
+            return fallback
+
+    def _intersection(self, op: interval.IntersectOp) -> Enclosure:
+        lhs, rhs = self.enclosure(op.lhs), self.enclosure(op.rhs)
+        inner = self._or_else(None, self.algebra.intersect, lhs.inner, rhs.inner)
+        if inner is not None and lhs.exact and rhs.exact:
+            return _exact(inner)
+        outer = self._or_else(None, self.algebra.intersect, lhs.outer, rhs.outer)
+        if outer is None:
+            # Either operand encloses the result; the one with fewer parts is cheaper to follow.
+            outer = min(lhs.outer, rhs.outer, key=lambda s: len(s.ranges) + len(s.families))
+        return Enclosure(inner or RowSet(), outer)
+
+    def _complement(self, op: interval.ComplementOp) -> Enclosure:
+        """The sides swap: what is outside the outer set is surely in the complement."""
+        part = self.enclosure(op.value)
+        inner = self._or_else(None, self.algebra.complement, part.outer)
+        if inner is not None and part.exact:
+            return _exact(inner)
+        outer = self._or_else(None, self.algebra.complement, part.inner)
+        return Enclosure(inner or RowSet(), outer or self.algebra.everything)
+
+
+def _exact(value: RowSet) -> Enclosure:
+    return Enclosure(value, value)
+
+
+# ---- back to IR ----
+
+
+def _emit_set(emitter: BoundEmitter, value: RowSet) -> SSAValue:
+    """A row set as a concat of ranges, then families."""
+    parts: list[SSAValue] = []
+    for item in value.ranges:
+        parts.append(emitter.builder.insert(interval.RangeOp(emitter.emit(item.lo), emitter.emit(item.hi))).result)
+    parts += [_emit_family(emitter, family) for family in value.families]
+    return emitter.builder.insert(interval.ConcatOp(parts)).result
+
+
+def _emit_family(emitter: BoundEmitter, family: Family) -> SSAValue:
+    first, last, base, pitch = (emitter.emit(x) for x in (family.first, family.last, family.base, family.pitch))
+    block = Block(arg_types=[i32])
+    line = block.args[0]
+    line.name_hint = "line"
+    inside = BoundEmitter(Builder(InsertPoint.at_end(block)), emitter, family.lines, line)
+    inside.builder.insert(interval.MemberOp(inside.emit(family.lo), inside.emit(family.hi)))
+    op = interval.FamilyOp(first, last, base, pitch, Region(block), family.arity)
+    return emitter.builder.insert(op).result
+
+
+def normalize(func: interval.FuncOp, max_ranges: int = 8) -> None:
+    """Rewrite one function into normal form, in place."""
+    terminator = func.body.block.last_op
+    assert isinstance(terminator, interval.ReturnOp)
+    bounds = function_bounds(func)
+    keys = of_atom(Value(func.body.block.args[2]))
+    found = Normalizer(bounds, SetAlgebra(bounds, keys, max_ranges)).enclosure(terminator.value)
+    emitter = BoundEmitter(Builder(InsertPoint.before(terminator)))
+    outer = _emit_set(emitter, found.outer)
+    result = outer
+    if not found.exact:
+        inner = _emit_set(emitter, found.inner)
+        between = interval.BetweenOp(inner, outer)
+        MembershipEmitter(func, between.body.block).emit(terminator.value)
+        result = emitter.builder.insert(between).result
+    terminator.operands[0] = result
+    func.function_type = FunctionType.from_lists(func.function_type.inputs.data, [result.type])
+    erase_dead_operations(func.body.block)
+
+
+def erase_dead_operations(block: Block) -> None:
+    """Erase operations without effects whose results nobody uses."""
+    for op in reversed(list(block.ops)):
+        if is_side_effect_free(op) and not any(result.uses for result in op.results):
+            op.detach()
+            op.erase()
+
+
+@dataclass(frozen=True)
+class IntervalNormalizePass(ModulePass):
+    """Bring every interval function to sorted, disjoint intervals; at most `max_ranges` of them are closed-form."""
+
+    name = "interval-normalize"
+
+    max_ranges: int = 8
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for func in list(op.walk()):
+            if isinstance(func, interval.FuncOp):
+                normalize(func, self.max_ranges)
+
+
