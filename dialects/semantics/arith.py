@@ -183,14 +183,18 @@ def read(table: Value, index: Value) -> Value:
 
 
 def segment_of(offsets: Value, position: Value) -> tuple[Value, Value]:
-    """Begin and end of the segment that holds each position, (0, 0) where none does; empty segments hold nothing."""
+    """Begin and end of the segment that holds each position, (position + 1, position + 1) where none does.
+
+    Empty segments hold nothing; a negative offset counts as 0.
+    """
+    behind = np.asarray(position, dtype=np.int64) + 1
     if offsets.size < 2:
-        nothing = np.zeros(np.shape(position), dtype=np.int64)
-        return nothing, nothing
+        return behind, behind
     segment = np.searchsorted(offsets, position, side="right") - 1
     inside = (segment >= 0) & (segment < offsets.size - 1)
     segment = np.clip(segment, 0, offsets.size - 2)
-    return np.where(inside, offsets[segment], 0), np.where(inside, offsets[segment + 1], 0)
+    begin = np.maximum(offsets[segment], 0)
+    return np.where(inside, begin, behind), np.where(inside, offsets[segment + 1], behind)
 
 
 def as_argument(value: object, kind: Attribute, what: str) -> Value:
