@@ -1,0 +1,237 @@
+"""The descriptor as a value: one int32 tensor and the layout that says where its sections lie (docs/descriptor.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+
+from compilemask.errors import DescriptorError
+from compilemask.lowering.descriptor_layout import (
+    HEADER_WORDS,
+    KEYS,
+    MAGIC,
+    PATTERN_ROW_WORDS,
+    STATUS_OVERFLOW,
+    TILE_WORDS,
+    VERSION,
+    Layout,
+)
+
+HEADER_FIELDS = (
+    "magic",
+    "version",
+    "batch",
+    "heads",
+    "queries",
+    "keys",
+    "rows",
+    "keys_of_a_tile",
+    "query_tiles",
+    "key_tiles",
+    "pair_capacity",
+    "pattern_capacity",
+    "pairs",
+    "patterns",
+    "status",
+)
+"""Names of the header's words, in order."""
+
+
+class TileVisits(NamedTuple):
+    """What one query tile visits: `partial` (key tile, pattern) pairs and `full` runs (first key tile, last key tile + 1)."""
+
+    tile: int
+    partial: tuple[tuple[int, int], ...]
+    full: tuple[tuple[int, int], ...]
+    cost: int
+
+
+@dataclass(frozen=True, eq=False)
+class Descriptor:
+    """Which tiles of keys each tile of query rows visits, for `layout.batch` x `layout.heads` masks.
+
+    `buffer` is a contiguous int32 tensor of `layout.words` words on the device that will use it. The properties are views of it.
+    """
+
+    buffer: torch.Tensor
+    layout: Layout
+
+    def __post_init__(self) -> None:
+        if self.buffer.dtype != torch.int32 or self.buffer.shape != (self.layout.words,):
+            raise DescriptorError(
+                f"a descriptor of this layout is an int32 tensor of shape ({self.layout.words},), "
+                f"got {self.buffer.dtype} of shape {tuple(self.buffer.shape)}"
+            )
+        if not self.buffer.is_contiguous():
+            raise DescriptorError("a descriptor must be contiguous")
+
+    @classmethod
+    def from_buffer(cls, buffer: torch.Tensor) -> Descriptor:
+        """The descriptor in an int32 tensor, e.g. one that was loaded from a file. Reads the header (waits for the device).
+
+        Raises DescriptorError if the magic, the version, the tile shape or the size is not that of this version.
+        """
+        if buffer.dtype != torch.int32 or buffer.dim() != 1 or buffer.numel() < HEADER_WORDS:
+            raise DescriptorError(
+                f"a descriptor is an int32 tensor of rank 1 with at least {HEADER_WORDS} words, "
+                f"got {buffer.dtype} of shape {tuple(buffer.shape)}"
+            )
+        header = dict(zip(HEADER_FIELDS, buffer[: len(HEADER_FIELDS)].tolist(), strict=True))
+        for name, expected in (("magic", MAGIC), ("version", VERSION), ("keys_of_a_tile", KEYS)):
+            if header[name] != expected:
+                raise DescriptorError(f"not a descriptor of version {VERSION}: {name} is {header[name]}, expected {expected}")
+        for shared in (False, True):
+            layout = _layout_of(header, shared)
+            if layout.words == buffer.numel():
+                return cls(buffer.contiguous(), layout)
+        raise DescriptorError(
+            f"a descriptor with this header has {_layout_of(header, False).words} words "
+            f"({_layout_of(header, True).words} with shared patterns), got {buffer.numel()}: damaged or cut off"
+        )
+
+    # ---- sections ----
+
+    @property
+    def device(self) -> torch.device:
+        """Where the descriptor lives."""
+        return self.buffer.device
+
+    @property
+    def header(self) -> torch.Tensor:
+        """int32 [32]."""
+        return self.buffer[:HEADER_WORDS]
+
+    @property
+    def tiles(self) -> torch.Tensor:
+        """int32 [B, H, NQ, 8], a record per query tile."""
+        shape = (self.layout.batch, self.layout.heads, self.layout.query_tiles, TILE_WORDS)
+        return self._section(self.layout.tiles, shape)
+
+    @property
+    def order(self) -> torch.Tensor:
+        """int32 [B, H, NQ], query tiles in launch order."""
+        return self._section(self.layout.order, (self.layout.batch, self.layout.heads, self.layout.query_tiles))
+
+    @property
+    def visits(self) -> torch.Tensor:
+        """int32 [V, 2], the pairs."""
+        return self._section(self.layout.visits, (self.layout.pair_capacity, 2))
+
+    @property
+    def sources(self) -> torch.Tensor:
+        """int32 [P, 2], (tile, key tile) of each pattern; [0, 2] if patterns are shared."""
+        return self._section(self.layout.sources, (0 if self.layout.shared else self.layout.pattern_capacity, 2))
+
+    @property
+    def patterns(self) -> torch.Tensor:
+        """int32 [P, R, 4], bits."""
+        return self._section(
+            self.layout.patterns, (self.layout.pattern_capacity, self.layout.rows, PATTERN_ROW_WORDS)
+        )
+
+    @property
+    def columns(self) -> torch.Tensor:
+        """int32 [P, 4], bits of the keys that some row of the pattern sees."""
+        return self._section(self.layout.columns, (self.layout.pattern_capacity, PATTERN_ROW_WORDS))
+
+    def _section(self, start: int, shape: tuple[int, ...]) -> torch.Tensor:
+        words = 1
+        for size in shape:
+            words *= size
+        return self.buffer[start : start + words].view(shape)
+
+    # ---- questions that wait for the device ----
+
+    @cached_property
+    def _host(self) -> Descriptor:
+        return self if self.device.type == "cpu" else Descriptor(self.buffer.cpu(), self.layout)
+
+    def check(self) -> Descriptor:
+        """This descriptor, if its build had room for everything; waits for the device. Raises DescriptorError otherwise."""
+        header = dict(zip(HEADER_FIELDS, self.header[: len(HEADER_FIELDS)].tolist(), strict=True))
+        if header["magic"] != MAGIC or header["version"] != VERSION:
+            raise DescriptorError(f"not a descriptor of version {VERSION}: its first words are {self.header[:2].tolist()}")
+        if header["status"] & STATUS_OVERFLOW:
+            raise DescriptorError(
+                f"the mask has more partial tiles or runs than were reserved ({self.layout.pair_capacity} pairs, "
+                f"{self.layout.pattern_capacity} patterns)"
+            )
+        return self
+
+    def tiles_of(self, batch: int = 0, head: int = 0) -> list[TileVisits]:
+        """What each query tile of one mask visits, for tools and tests; waits for the device."""
+        host = self._host
+        records, visits = host.tiles[batch, head].tolist(), host.visits
+        result = []
+        for tile, (first, n_partial, n_runs, _, _, _, _, cost) in enumerate(records):
+            n_partial = max(n_partial, 0)
+            pairs = [(a, b) for a, b in visits[first : first + n_partial + n_runs].tolist()]
+            result.append(TileVisits(tile, tuple(pairs[:n_partial]), tuple(pairs[n_partial:]), cost))
+        return result
+
+    def defined(self) -> torch.Tensor:
+        """A copy on the CPU in which every word that no reader uses is 0: equal masks have equal copies."""
+        host = self._host
+        copy = Descriptor(torch.zeros_like(host.buffer), self.layout)
+        copy.buffer[: self.layout.order] = host.buffer[: self.layout.order]
+        copy.order.copy_(host.order)
+        pairs, patterns = (int(x) for x in host.header[12:14])
+        pairs = min(pairs, self.layout.pair_capacity)
+        copy.visits[:pairs] = host.visits[:pairs]
+        if self.layout.shared:
+            used = torch.unique(_patterns_named(host)).long()
+        else:
+            used = torch.arange(min(patterns, self.layout.pattern_capacity))
+            copy.sources[used] = host.sources[used]
+        copy.patterns[used] = host.patterns[used]
+        copy.columns[used] = host.columns[used]
+        _clear_missing_rows(copy)
+        return copy.buffer
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all words that a reader uses are equal, wherever the two descriptors live."""
+        if not isinstance(other, Descriptor):
+            return NotImplemented
+        return self.layout == other.layout and torch.equal(self.defined(), other.defined())
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        layout = self.layout
+        return (
+            f"Descriptor({layout.batch}x{layout.heads} masks, {layout.queries}x{layout.keys} positions, "
+            f"{'shared' if layout.shared else 'stored'} patterns, {layout.words * 4 / 1024:.1f} KiB on {self.device})"
+        )
+
+
+def _layout_of(header: dict[str, int], shared: bool) -> Layout:
+    return Layout(
+        header["batch"],
+        header["heads"],
+        header["queries"],
+        header["keys"],
+        header["rows"],
+        header["pair_capacity"],
+        header["pattern_capacity"],
+        shared,
+    )
+
+
+def _patterns_named(descriptor: Descriptor) -> torch.Tensor:
+    """The patterns that partial tiles name."""
+    records = descriptor.tiles.reshape(-1, TILE_WORDS)
+    first, count = records[:, 0].long(), records[:, 1].clamp(min=0).long()
+    within = torch.arange(int(count.sum())) - torch.repeat_interleave(count.cumsum(0) - count, count)
+    return descriptor.visits[torch.repeat_interleave(first, count) + within, 1]
+
+
+def _clear_missing_rows(descriptor: Descriptor) -> None:
+    """Zero the bits of rows behind the last query: their value is undefined (stored patterns)."""
+    layout = descriptor.layout
+    rest = layout.queries % layout.rows
+    if rest and not layout.shared:
+        last = descriptor.sources[:, 0] % layout.query_tiles == layout.query_tiles - 1
+        descriptor.patterns[last, rest:] = 0

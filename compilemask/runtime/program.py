@@ -1,0 +1,181 @@
+"""What a mask's structure alone decides: its IR at every level, the room its descriptor needs and its descriptor kernels."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+import torch
+from xdsl.dialects.builtin import ModuleOp
+
+from compilemask.dialects import interval, tiling
+from compilemask.dialects.semantics import interval as interval_semantics
+from compilemask.errors import LoweringError, ShapeError
+from compilemask.lowering.descriptor_layout import Layout, Room
+from compilemask.runtime import build_cpu
+from compilemask.runtime.compile_kernel import Options, kernel_for
+from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.launch import Argument, launch
+from compilemask.runtime.parameters import Parameter, batch_shape, on_device
+from compilemask.runtime.row_intervals import IntervalSet
+from compilemask.runtime.validate import MAX_GRID, check_lengths
+
+LEADING = 3
+"""Arguments of interval and tiling functions before the mask's parameters."""
+PATTERN_PROGRAMS = 2048
+"""Programs that write patterns; each writes every 2048th."""
+
+
+class Program:
+    """A mask's IR and kernels. Holds no parameter values: masks that differ in values alone share it."""
+
+    def __init__(self, module: ModuleOp) -> None:
+        self.mask_module = module
+
+    # ---- levels ----
+
+    @cached_property
+    def interval_module(self) -> ModuleOp:
+        """Level 2, in normal form."""
+        from compilemask.lowering import pipeline
+
+        return pipeline.lower(self.mask_module, to="interval")
+
+    @cached_property
+    def tiling_module(self) -> ModuleOp:
+        """Levels 2 and 3."""
+        from compilemask.lowering import pipeline
+
+        return pipeline.lower(self.mask_module, to="tiling")
+
+    @cached_property
+    def room(self) -> Room:
+        """What a descriptor may need."""
+        from compilemask.lowering import pipeline
+
+        return pipeline.room(self.tiling_module)
+
+    @cached_property
+    def intervals(self) -> interval.FuncOp:
+        """The mask as an interval function in normal form."""
+        return _only(self.tiling_module, interval.FuncOp)
+
+    @cached_property
+    def tiles(self) -> tiling.FuncOp:
+        """The mask as a tiling function."""
+        return _only(self.tiling_module, tiling.FuncOp)
+
+    @cached_property
+    def kernels(self) -> dict[str, str]:
+        """Triton IR of the kernels that build descriptors: count, fill and patterns."""
+        from compilemask.dialects.triton.printing import print_generic
+        from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
+
+        return {name: print_generic(kernel) for name, kernel in descriptor_kernels.emit(self.tiling_module).items()}
+
+    # ---- descriptors ----
+
+    def layout(self, parameters: Sequence[Parameter], queries: int, keys: int) -> Layout:
+        """The layout of a descriptor: from shapes and host integers alone."""
+        check_lengths(queries, keys)
+        batch, heads = batch_shape(parameters)
+        rows = self.tiles.shape.rows.data
+        return self.room.layout(batch, heads, queries, keys, rows, self._pitch(parameters))
+
+    def _pitch(self, parameters: Sequence[Parameter]) -> int | None:
+        reserve = self.room.reserve
+        if reserve.is_unknown or not reserve.lines.data:
+            return None
+        value = parameters[reserve.pitch_argument.data - LEADING].value
+        return value if isinstance(value, int) else None
+
+    def build(self, parameters: Sequence[Parameter], queries: int, keys: int, device: torch.device) -> Descriptor:
+        """The descriptor on a device; on a GPU it is built there, without waiting."""
+        layout = self.layout(parameters, queries, keys)
+        if device.type == "cuda" and layout.query_tiles and layout.key_tiles:
+            return self._build_on_device(layout, [on_device(p, device) for p in parameters], device)
+        descriptor = self._build_on_cpu(layout, parameters)
+        return descriptor if device.type == "cpu" else Descriptor(descriptor.buffer.to(device), layout)
+
+    def _build_on_device(self, layout: Layout, parameters: Sequence[Parameter], device: torch.device) -> Descriptor:
+        if layout.masks > MAX_GRID:
+            raise ShapeError(f"{layout.batch} x {layout.heads} masks, at most {MAX_GRID} on a GPU")
+        buffer = torch.empty(layout.words, dtype=torch.int32, device=device)
+        arguments = kernel_arguments(buffer, layout, parameters)
+        tiles = (layout.query_tiles, layout.masks, 1)
+        grids = {"count": tiles, "fill": tiles, "patterns": (min(layout.pattern_capacity, PATTERN_PROGRAMS), 1, 1)}
+        for name, grid in grids.items():
+            launch(kernel_for(self.kernels[name], device, Options(num_warps=4)), grid, device, arguments)
+        return Descriptor(buffer, layout)
+
+    def _build_on_cpu(self, layout: Layout, parameters: Sequence[Parameter]) -> Descriptor:
+        parameters = [on_device(parameter, torch.device("cpu")) for parameter in parameters]
+        masks, shared = [], []
+        for g in range(layout.masks):
+            arguments = [parameter.of_mask(*divmod(g, layout.heads)) for parameter in parameters]
+            masks.append(rows_of_mask(self.intervals, arguments, layout))
+            if layout.shared:
+                shared.append(_diagonals(self.intervals, arguments, layout))
+        return build_cpu.build(layout, masks, shared if layout.shared else None)
+
+
+def kernel_arguments(buffer: torch.Tensor, layout: Layout, parameters: Sequence[Parameter]) -> list[Argument]:
+    """Arguments of the descriptor kernels, in order."""
+    shape = [layout.batch, layout.heads, layout.queries, layout.keys]
+    sections = [layout.tiles, layout.order, layout.visits, layout.sources, layout.patterns, layout.columns]
+    capacities = [layout.pair_capacity, layout.pattern_capacity]
+    masks = [value for parameter in parameters for value in parameter.kernel_arguments()]
+    return [buffer.data_ptr(), *shape, *sections, *capacities, *masks]
+
+
+def _only(module: ModuleOp, kind: type[Any]) -> Any:
+    found = [op for op in module.body.block.ops if isinstance(op, kind)]
+    if len(found) != 1:
+        raise LoweringError(f"expected one {kind.name} in the module, found {len(found)}")
+    return found[0]
+
+
+# ---- rows on the CPU ----
+
+
+def rows_of_mask(func: interval.FuncOp, arguments: Sequence[Any], layout: Layout) -> build_cpu.RowsOfMask:
+    """One mask over its rows; `arguments` are its parameters, tables as numpy arrays."""
+    sets = interval_semantics.evaluate(func, arguments, layout.queries, layout.keys)
+    if (between := sets.between) is not None:
+        inner, outer = (interval_set(part, layout.queries, layout.keys) for part in (between.inner, between.outer))
+        return build_cpu.RowsOfMask(inner, outer, between.predicate)
+    exact = interval_set(sets, layout.queries, layout.keys)
+    return build_cpu.RowsOfMask(exact, exact)
+
+
+def interval_set(sets: interval_semantics.RowSets, rows: int, keys: int) -> IntervalSet:
+    """A set in normal form (without a predicate), clipped to [0, keys)."""
+    return IntervalSet(rows, keys, list(sets.ranges), list(sets.families))
+
+
+def _diagonals(func: interval.FuncOp, arguments: Sequence[Any], layout: Layout) -> build_cpu.Diagonals:
+    raise NotImplementedError
+
+
+# ---- programs by structure ----
+
+MAX_PROGRAMS = 256
+_programs: OrderedDict[str, Program] = OrderedDict()
+_lock = Lock()
+
+
+def program_for(key: str, module: ModuleOp) -> Program:
+    """The program of a mask with this structural key; made once."""
+    with _lock:
+        program = _programs.get(key)
+        if program is None:
+            program = _programs[key] = Program(module)
+            if len(_programs) > MAX_PROGRAMS:
+                _programs.popitem(last=False)
+        _programs.move_to_end(key)
+        return program
+
+

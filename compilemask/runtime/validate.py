@@ -1,0 +1,134 @@
+"""Checks of what a caller hands to attention: every fault is raised here, before anything is launched."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from compilemask.errors import CompileMaskError, DescriptorError, DeviceError, DTypeError, MaskError, ShapeError
+from compilemask.lowering.descriptor_layout import Layout
+
+MAX_HEAD_DIM = 256
+"""Largest D of the device's kernel."""
+MAX_GRID = 65535
+"""Largest number of heads or batches, a limit of CUDA grids."""
+MAX_LENGTH = 2**28
+"""Longest sequence: positions are 32-bit integers, and shared patterns are evaluated at a row far behind all of them."""
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_NAMES = ("q", "k", "v")
+
+
+class Problem(NamedTuple):
+    """Sizes of one attention."""
+
+    batch: int
+    query_heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    head_dim: int
+
+
+def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Problem:
+    """Sizes of q [B, Hq, Sq, D], k and v [B, Hkv, Skv, D]. Raises ShapeError, DTypeError or DeviceError."""
+    tensors = dict(zip(_NAMES, (q, k, v), strict=True))
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise DTypeError(f"{name} is a {type(tensor).__name__}, expected a torch.Tensor")
+        if tensor.dim() != 4:
+            raise ShapeError(f"{name} has shape {tuple(tensor.shape)}, expected rank 4: [batch, heads, positions, head_dim]")
+    for name, tensor in list(tensors.items())[1:]:
+        if tensor.device != q.device:
+            raise DeviceError(f"{name} is on {tensor.device}, q on {q.device}; expected one device")
+        if tensor.dtype != q.dtype:
+            raise DTypeError(f"{name} is {tensor.dtype}, q is {q.dtype}; expected one dtype")
+    _check_dtype(q)
+    _check_sizes(q, k, v)
+    return Problem(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3])
+
+
+def _check_dtype(q: torch.Tensor) -> None:
+    allowed = _FLOATS + ((torch.float64,) if q.device.type == "cpu" else ())
+    if q.device.type not in ("cpu", "cuda"):
+        raise DeviceError(f"q is on {q.device}; there is a backend for cpu and cuda")
+    if q.dtype not in allowed:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
+        raise DTypeError(f"q is {q.dtype}; on {q.device.type} expected one of {names}")
+
+
+def _check_sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.shape[0] != q.shape[0]:
+            raise ShapeError(f"{name} has batch {tensor.shape[0]}, q has {q.shape[0]}; expected the same")
+        if tensor.shape[3] != q.shape[3]:
+            raise ShapeError(f"{name} has head_dim {tensor.shape[3]}, q has {q.shape[3]}; expected the same")
+    if k.shape[1:3] != v.shape[1:3]:
+        raise ShapeError(
+            f"k has {k.shape[1]} heads x {k.shape[2]} positions, v has {v.shape[1]} x {v.shape[2]}; expected the same"
+        )
+    if q.shape[3] < 1:
+        raise ShapeError("head_dim is 0, expected at least 1")
+    if q.device.type == "cuda" and q.shape[3] > MAX_HEAD_DIM:
+        raise ShapeError(f"head_dim is {q.shape[3]}; the device's kernel takes at most {MAX_HEAD_DIM}")
+    heads, key_heads = q.shape[1], k.shape[1]
+    if (key_heads == 0) != (heads == 0) or (key_heads and heads % key_heads):
+        raise ShapeError(f"q has {heads} heads, k has {key_heads}; expected a multiple")
+    if q.device.type == "cuda" and max(heads, q.shape[0]) > MAX_GRID:
+        raise ShapeError(f"batch {q.shape[0]} and heads {heads} must be at most {MAX_GRID} on a GPU")
+
+
+def check_scale(scale: float | None, head_dim: int) -> float:
+    """The scale of the scores; 1 / sqrt(head_dim) if none is given. Raises CompileMaskError unless it is a finite number."""
+    if scale is None:
+        return 1.0 / math.sqrt(head_dim)
+    if isinstance(scale, bool) or not isinstance(scale, int | float):
+        raise DTypeError(f"scale is a {type(scale).__name__}, expected a number")
+    if not math.isfinite(scale):
+        raise ScaleError(f"scale is {scale}, expected a finite number")
+    return float(scale)
+
+
+class ScaleError(CompileMaskError, ValueError):
+    """The scale of the scores is not finite."""
+
+
+def check_lengths(queries: int, keys: int) -> None:
+    """Raise ShapeError unless both lengths are 0..2^28."""
+    for name, length in (("queries", queries), ("keys", keys)):
+        if isinstance(length, bool) or not isinstance(length, int):
+            raise DTypeError(f"{name} is a {type(length).__name__}, expected an int")
+        if not 0 <= length <= MAX_LENGTH:
+            raise ShapeError(f"{name} is {length}, expected 0 to {MAX_LENGTH}")
+
+
+def check_mask_shape(shape: tuple[int, int], batch: int, heads: int) -> None:
+    """Raise MaskError unless a mask for `shape` = (B or 1, H or 1) fits `batch` x `heads`."""
+    for name, of_mask, expected in (("batch", shape[0], batch), ("heads", shape[1], heads)):
+        if of_mask not in (1, expected):
+            raise MaskError(f"the mask has {name} {of_mask}, q has {expected}; expected 1 or {expected}")
+
+
+def check_descriptor(layout: Layout, device: torch.device, problem: Problem, where: torch.device) -> None:
+    """Raise DescriptorError, MaskError or DeviceError unless a descriptor fits q, k and v on device `where`."""
+    if (layout.queries, layout.keys) != (problem.queries, problem.keys):
+        raise DescriptorError(
+            f"the descriptor was built for {layout.queries} queries and {layout.keys} keys, "
+            f"q and k have {problem.queries} and {problem.keys}"
+        )
+    if device != where:
+        raise DeviceError(f"the descriptor is on {device}, q on {where}; expected one device")
+    check_mask_shape((layout.batch, layout.heads), problem.batch, problem.query_heads)
+
+
+def check_no_gradient(*tensors: torch.Tensor) -> None:
+    """Raise GradientError if a gradient would be expected."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        raise GradientError(
+            "q, k or v requires a gradient, and attention has none yet; call it under torch.no_grad() or detach them"
+        )
+
+
+class GradientError(CompileMaskError, NotImplementedError):
+    """Gradients were asked for and are not available."""
