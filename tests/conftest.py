@@ -7,6 +7,8 @@ import os
 import hypothesis
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+if "PYTEST_XDIST_WORKER" in os.environ:  # the workers together already use every core
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Machines differ in speed, and what runs first compiles: no example fails for being slow.
 hypothesis.settings.register_profile("default", deadline=None)

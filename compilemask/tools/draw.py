@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from compilemask.dialects.mask import FuncOp
+from compilemask.dialects.semantics.mask import visible
 from compilemask.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from compilemask.language.mask import Mask
 
 TILE = 128
-PIXELS = 1024
+PIXELS = 512
 """Most pixels of a picture along one axis; each then stands for a square of pairs."""
+MOST_OBLONG = 3.0
+"""Ratio of the sides beyond which a picture of few queries and many keys is stretched."""
 CHUNK = 1 << 20
 """Pairs that are held at a time."""
 EMPTY, PARTIAL, FULL = 0, 1, 2
@@ -93,29 +97,40 @@ def _classes(counts: npt.NDArray[np.int64], queries: int, keys: int) -> npt.NDAr
 def draw(
     mask: Mask, queries: int, keys: int | None = None, path: str | Path = "mask.png", title: str | None = None
 ) -> Survey:
-    """Write a picture of a mask as PNG (or what the path's ending says) and return what it shows.
+    """Write a picture of a mask (of its first batch and head) as PNG, or what the path's ending says; what it shows.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
-        MaskError: the mask does not fit the lengths.
     """
     plotting = _matplotlib()
     keys = queries if keys is None else keys
     seen = survey(mask_rows(mask, queries, keys), queries, keys)
-    figure = plotting.figure(figsize=(11, 6.1), facecolor="white", layout="constrained")
+    slope = min(MOST_OBLONG, max(1 / MOST_OBLONG, queries / keys))
+    figure = plotting.figure(figsize=(11, 1.4 + 4.9 * slope), facecolor="white", layout="constrained")
     left, right = figure.subplots(1, 2)
     _draw_pairs(left, seen)
     _draw_tiles(right, seen)
-    figure.suptitle(title or str(mask).splitlines()[0], fontsize=13, fontweight="bold")
-    figure.savefig(path, dpi=130)
+    for axes in (left, right):
+        axes.set_box_aspect(slope)
+    figure.suptitle(title or title_of(mask), fontsize=13, fontweight="bold", x=0.01, ha="left")
+    figure.legend(handles=_legend(seen), loc="outside lower right", ncols=3, frameon=False, fontsize=10)
+    figure.savefig(path, dpi=150)
     plotting.close(figure)
     return seen
 
 
 def mask_rows(mask: Mask, queries: int, keys: int) -> Rows:
-    """The visible pairs of a mask, a few rows at a time."""
-    dense = np.asarray(mask.dense(queries, keys))
-    return lambda first, last: dense[first:last]
+    """The visible pairs of a mask's first batch and head, a few rows at a time."""
+    func = mask.module().body.block.first_op
+    assert isinstance(func, FuncOp)
+    arguments = [p.value if isinstance(p.value, int) else p.value[0, 0].cpu().numpy() for p in mask.parameters]
+    return lambda first, last: visible(func, arguments, queries, keys, rows=slice(first, last))
+
+
+def title_of(mask: Mask) -> str:
+    """A mask's name and parameters in one line."""
+    shown = (f"{p.name}={p.value}" if isinstance(p.value, int) else p.name for p in mask.parameters)
+    return f"{mask.name}({', '.join(shown)})"
 
 
 def _matplotlib() -> Any:
@@ -130,50 +145,47 @@ def _matplotlib() -> Any:
 
 
 def _draw_pairs(axes: Any, seen: Survey) -> None:
-    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
     colors = LinearSegmentedColormap.from_list("mask", [COLORS[EMPTY], COLORS[FULL]])
+    faint_lines_show = PowerNorm(0.6, vmin=0, vmax=1)
     extent = (0, seen.keys, seen.queries, 0)
-    axes.imshow(seen.shade, cmap=colors, vmin=0, vmax=1, extent=extent, interpolation="nearest", aspect="auto")
-    axes.set_title(f"visible pairs: {seen.visible:,} ({seen.density:.1%})", fontsize=10)
-    _label(axes, seen)
+    axes.imshow(seen.shade, cmap=colors, norm=faint_lines_show, extent=extent, interpolation="nearest", aspect="auto")
+    _label(axes, f"{seen.visible:,} visible pairs of {seen.queries:,} x {seen.keys:,} ({seen.density:.1%})")
 
 
 def _draw_tiles(axes: Any, seen: Survey) -> None:
     from matplotlib.colors import ListedColormap
-    from matplotlib.patches import Patch
 
     height, width = seen.classes.shape
     extent = (0, width * TILE, height * TILE, 0)
-    axes.imshow(
-        seen.classes,
-        cmap=ListedColormap(COLORS),
-        vmin=EMPTY,
-        vmax=FULL,
-        extent=extent,
-        interpolation="nearest",
-        aspect="auto",
-    )
+    colors = ListedColormap(COLORS)
+    axes.imshow(seen.classes, cmap=colors, vmin=EMPTY, vmax=FULL, extent=extent, interpolation="nearest", aspect="auto")
     if max(height, width) <= 64:
-        for x in range(1, width):
-            axes.axvline(x * TILE, color="white", linewidth=1)
-        for y in range(1, height):
-            axes.axhline(y * TILE, color="white", linewidth=1)
+        axes.vlines(np.arange(1, width) * TILE, 0, seen.queries, color="white", linewidth=1)
+        axes.hlines(np.arange(1, height) * TILE, 0, seen.keys, color="white", linewidth=1)
     axes.set_xlim(0, seen.keys)
     axes.set_ylim(seen.queries, 0)
-    axes.set_title(f"tiles of {TILE} x {TILE}: {seen.classes.size:,}", fontsize=10)
-    _label(axes, seen)
-    handles = [
-        Patch(facecolor=COLORS[k], edgecolor="#9aa5b1", label=f"{NAMES[k]}: {seen.count(k):,}")
-        for k in (FULL, PARTIAL, EMPTY)
+    _label(axes, f"{seen.classes.size:,} tiles of {TILE} x {TILE}")
+
+
+def _legend(seen: Survey) -> list[Any]:
+    from matplotlib.patches import Patch
+
+    return [
+        Patch(facecolor=COLORS[kind], edgecolor="#9aa5b1", label=f"{NAMES[kind]}: {seen.count(kind):,}")
+        for kind in (FULL, PARTIAL, EMPTY)
     ]
-    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.09), ncols=3, frameon=False, fontsize=10)
 
 
-def _label(axes: Any, seen: Survey) -> None:
+def _label(axes: Any, title: str) -> None:
+    axes.set_title(title, fontsize=10, loc="left")
     axes.set_xlabel("key", fontsize=9)
     axes.set_ylabel("query", fontsize=9)
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
-    axes.tick_params(labelsize=8, length=2)
-    axes.set_box_aspect(min(4.0, max(0.25, seen.queries / max(1, seen.keys))))
+    axes.tick_params(labelsize=8, length=2, color="#9aa5b1")
+    for spine in axes.spines.values():
+        spine.set_color("#9aa5b1")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,.0f}")
