@@ -25,7 +25,7 @@ from compilemask.tools.examples import EXAMPLES, SAMPLES, Parameter
 if TYPE_CHECKING:
     from compilemask.language.mask import Mask
 
-LEVELS = ("mask", "interval", "tiling", "ttir", "ttgir", "ptx")
+LEVELS = ("mask", "interval", "tiling", "ttir", "ttgir", "llir", "ptx")
 TRACEBACK = "COMPILEMASK_TRACEBACK"
 
 
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     lower = commands.add_parser("lower", help="print a mask at some level of the compiler")
     _add_mask(lower)
     lower.add_argument("--to", choices=LEVELS, default="tiling", help="level (default: tiling)")
-    lower.add_argument("--target", default="cuda:90", help="GPU for ttir, ttgir and ptx (default: cuda:90)")
+    lower.add_argument("--target", default="cuda:90", help="GPU for ttgir, llir and ptx (default: cuda:90)")
     lower.add_argument("-o", metavar="FILE", dest="output", help="write there instead of to standard output")
     lower.set_defaults(run=_lower)
 

@@ -66,10 +66,14 @@ def image_size(tokens: int) -> tuple[int, int]:
     return (height, tokens // height) if height else (0, 0)
 
 
+def _image(length: int) -> dict[str, Parameter]:
+    height, width = image_size(length)
+    return {"height": height, "width": width}
+
+
 def _clear(length: int) -> dict[str, Parameter]:
     text = min(512, length // 2)
-    height, width = image_size(length - text)
-    return {"height": height, "width": width, "radius": 16, "text": text}
+    return {**_image(length - text), "radius": 16, "text": text}
 
 
 HEADLINES = ("causal", "hstu", "shared_prompt", "clear")
@@ -78,9 +82,11 @@ HEADLINES = ("causal", "hstu", "shared_prompt", "clear")
 EXAMPLES: dict[str, Example] = {
     example.name: example
     for example in (
+        Example("full", "every token sees every token", lambda length: {}),
         Example("causal", "each token sees itself and everything before it", lambda length: {}),
+        Example("window", "each token sees itself and the tokens shortly before", lambda length: {"left": length // 8}),
         Example(
-            "window", "each token sees itself and the tokens shortly before it", lambda length: {"size": length // 8}
+            "padding", "every token sees all but the padding at the end", lambda length: {"lengths": 3 * length // 4}
         ),
         Example("document", "packed documents, each sees itself", lambda length: {"offsets": document_offsets(length)}),
         Example(
@@ -93,6 +99,8 @@ EXAMPLES: dict[str, Example] = {
             "one prompt, several answers that do not see each other",
             lambda length: {"offsets": answer_offsets(length)},
         ),
-        Example("clear", "text, and an image whose tokens see a disk around them", _clear),
+        Example("disk2d", "an image, each token sees a disk around it", lambda length: {**_image(length), "radius": 8}),
+        Example("box2d", "an image, each token sees a box around it", lambda length: {**_image(length), "reach_y": 4}),
+        Example("clear", "text, and an image whose tokens see a disk around them and the text", _clear),
     )
 }
