@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import compilemask as cm
 from compilemask.tools import cli
 from compilemask.tools.examples import EXAMPLES, HEADLINES, SAMPLES
 
@@ -54,11 +55,8 @@ def test_lower_to_triton_ir(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", HEADLINES)
 def test_samples_say_what_the_constructors_say(name: str) -> None:
-    from compilemask.language.text import loads
-
     example = EXAMPLES[name]
-    sample = SAMPLES / f"{name}.mlir"
-    written = loads(sample.read_text(), str(sample), **example.parameters(300))
+    written = cm.load(SAMPLES / f"{name}.mlir", **example.parameters(300))
     assert torch.equal(written.dense(300, 300), example.mask(300).dense(300, 300))
 
 
@@ -74,8 +72,8 @@ def test_errors_name_file_line_and_column(tmp_path: Path, capsys: pytest.Capture
     ("arguments", "message"),
     [
         (["lower", "casual"], "no mask is named 'casual'; there are causal,"),
-        (["lower", "missing.mlir"], "missing.mlir: No such file"),
-        (["lower", "."], "."),
+        (["lower", "missing.mlir"], "missing.mlir: cannot be read: No such file"),
+        (["lower", "."], ".: cannot be read: Is a directory"),
         (["lower", "hstu", "--param", "tokens=3"], "hstu has no parameter 'tokens'; it takes history, contexts"),
         (["lower", "hstu", "--param", "history"], "expected NAME=INTEGER"),
         (["lower", "hstu", "--param", "history=many"], "expected NAME=INTEGER"),

@@ -23,9 +23,13 @@ from compilemask.errors import CompileMaskError, IRError, MaskError
 from compilemask.tools.examples import EXAMPLES, SAMPLES, Parameter
 
 if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
     from compilemask.language.mask import Mask
 
-LEVELS = ("mask", "interval", "tiling", "ttir", "ttgir", "llir", "ptx")
+LEVELS_WITHOUT_KERNELS = ("mask", "interval", "tiling")
+LEVELS = (*LEVELS_WITHOUT_KERNELS, "ttir", "ttgir", "llir", "ptx")
+STANDARD_INPUT = "-"
 TRACEBACK = "COMPILEMASK_TRACEBACK"
 
 
@@ -137,57 +141,46 @@ def _find(name: str) -> Path | None:
     return path
 
 
-def _text(name: str) -> tuple[str, str] | None:
-    """IR text and the name of its file, if a MASK argument means text."""
-    if name == "-":
-        return sys.stdin.read(), "<stdin>"
-    path = _find(name)
-    if path is None:
-        return None
-    try:
-        return path.read_text(), str(path)
-    except UnicodeDecodeError:
-        raise IRError("not a text file", file=str(path)) from None
-
-
 def _mask(options: argparse.Namespace) -> Mask:
     """The mask with its parameters."""
-    parameters: dict[str, Parameter] = dict(options.param)
-    text = _text(options.mask)
-    if text is None:
-        return EXAMPLES[options.mask].mask(options.seq, parameters)
-    from compilemask.language.text import loads
+    import compilemask as cm
 
-    return loads(text[0], text[1], **parameters)
+    parameters: dict[str, Parameter] = dict(options.param)
+    if options.mask == STANDARD_INPUT:
+        return cm.parse(sys.stdin.read(), **parameters)
+    path = _find(options.mask)
+    return EXAMPLES[options.mask].mask(options.seq, parameters) if path is None else cm.load(path, **parameters)
+
+
+def _module(options: argparse.Namespace) -> ModuleOp:
+    """The mask as IR; what comes as text needs no parameters for that."""
+    from compilemask.language.text import parse_module, read_text
+
+    if options.mask == STANDARD_INPUT:
+        return parse_module(sys.stdin.read(), "<stdin>")
+    path = _find(options.mask)
+    return _mask(options).module() if path is None else parse_module(read_text(path), str(path))
 
 
 # ---- commands ----
 
 
 def _lower(options: argparse.Namespace) -> int:
-    if options.to in ("mask", "interval", "tiling"):
-        result = _lower_module(options)
+    if options.to in LEVELS_WITHOUT_KERNELS:
+        from compilemask.lowering.pipeline import lower
+
+        text = str(lower(_module(options), to=options.to))
     else:
         import compilemask as cm
 
-        result = cm.compile(_mask(options)).ir(options.to, target=options.target)
-    text = result if result.endswith("\n") else result + "\n"
+        text = cm.compile(_mask(options)).ir(options.to, target=options.target)
+    text = text if text.endswith("\n") else text + "\n"
     if options.output:
         Path(options.output).write_text(text)
     else:
         sys.stdout.write(text)
         sys.stdout.flush()
     return 0
-
-
-def _lower_module(options: argparse.Namespace) -> str:
-    """The levels that know no lengths and so need no parameters of a file's mask."""
-    from compilemask.language.text import parse_module
-    from compilemask.lowering.pipeline import lower
-
-    text = _text(options.mask)
-    module = _mask(options).module() if text is None else parse_module(*text)
-    return str(lower(module, to=options.to))
 
 
 def _draw(options: argparse.Namespace) -> int:

@@ -47,7 +47,7 @@ def examine() -> Iterator[Finding]:
         yield _requirement(name, least)
     yield from _devices()
     yield _compiler()
-    yield _cache()
+    yield from _cache()
     for name, use in OPTIONAL.items():
         version = _version(name)
         yield Finding(name, "ok" if version else "note", version or f"not installed; {use}")
@@ -99,10 +99,14 @@ def _compiler() -> Finding:
     return Finding("C compiler", "note", "not found; Triton needs one to launch kernels on a GPU")
 
 
-def _cache() -> Finding:
-    from compilemask.runtime.cache import cache_dir
-
-    directory = Path(cache_dir())
+def _cache() -> Iterator[Finding]:
+    try:
+        from triton import knobs
+    except ImportError:
+        return
+    directory = Path(knobs.cache.dir)
     files = [path for path in directory.rglob("*") if path.is_file()] if directory.is_dir() else []
     size = sum(path.stat().st_size for path in files)
-    return Finding("cache", "ok", f"{directory}: {len(files)} files, {size / 2**20:.1f} MiB")
+    yield Finding(
+        "kernel cache", "ok", f"{directory}: {len(files):,} files, {size / 2**20:,.1f} MiB (TRITON_CACHE_DIR)"
+    )
