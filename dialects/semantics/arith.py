@@ -183,18 +183,15 @@ def read(table: Value, index: Value) -> Value:
 
 
 def segment_of(offsets: Value, position: Value) -> tuple[Value, Value]:
-    """Begin and end of the segment that holds each position, (position + 1, position + 1) where none does.
-
-    Empty segments hold nothing; a negative offset counts as 0.
-    """
-    behind = np.asarray(position, dtype=np.int64) + 1
+    """Begin and end of the segment that holds each position; both are position + 1 where none does."""
+    behind = np.asarray(position) + 1
     if offsets.size < 2:
         return behind, behind
     segment = np.searchsorted(offsets, position, side="right") - 1
     inside = (segment >= 0) & (segment < offsets.size - 1)
     segment = np.clip(segment, 0, offsets.size - 2)
-    begin = np.maximum(offsets[segment], 0)
-    return np.where(inside, begin, behind), np.where(inside, offsets[segment + 1], behind)
+    begin, end = np.maximum(offsets[segment], 0), offsets[segment + 1]
+    return np.where(inside, begin, behind), np.where(inside, end, behind)
 
 
 def as_argument(value: object, kind: Attribute, what: str) -> Value:

@@ -1,4 +1,4 @@
-"""What an `interval.func` means: the keys that each row sees, as dense booleans or, in normal form, as bounds per row."""
+"""What an `interval.func` means: the keys that each row sees, as booleans or, in normal form, as bounds per row."""
 
 from __future__ import annotations
 

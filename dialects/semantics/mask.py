@@ -1,4 +1,4 @@
-"""What a `mask.func` means: the dense set of visible pairs, the specification that every other level is compared with."""
+"""What a `mask.func` means: its visible pairs, the specification that every other level is compared with."""
 
 from __future__ import annotations
 

@@ -1,0 +1,69 @@
+"""HSTU recommenders (Zhai et al. 2024, arXiv:2402.17152): contexts, history, then candidates ranked independently."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from xdsl.ir import SSAValue
+
+from compilemask.dialects import mask as dialect
+from compilemask.language.builder import Builder
+from compilemask.language.mask import Mask
+from compilemask.language.values import Value, at_most, scalar
+
+if TYPE_CHECKING:
+    from compilemask.language.values import Scalar
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Hstu(Mask):
+    history: Value
+    contexts: Value
+    total: Value | None
+    LABEL: ClassVar[str] = "hstu"
+
+    def emit(self, builder: Builder) -> SSAValue:
+        history, contexts = builder.scalar("history", self.history), builder.scalar("contexts", self.contexts)
+        total = None if self.total is None else builder.scalar("total", self.total)
+        zero = builder.constant(0)
+        past = builder.add(dialect.BandOp(upper=zero), "past")
+        context = builder.add(dialect.RowsOp(zero, contexts), "context")
+        seen = builder.add(dialect.UnionOp(past, context), "seen")
+        facts = builder.add(dialect.ColsOp(zero, history), "facts")
+        known = builder.add(dialect.IntersectOp(seen, facts), "known")
+        itself = builder.add(dialect.BandOp(zero, zero), "self")
+        visible = builder.add(dialect.UnionOp(known, itself), "visible")
+        if total is None:
+            return visible
+        for strip, hint in ((dialect.RowsOp, "rows"), (dialect.ColsOp, "columns")):
+            visible = builder.add(dialect.IntersectOp(visible, builder.add(strip(zero, total), hint)), "visible")
+        return visible
+
+
+def hstu(history: Scalar, contexts: Scalar = 0, total: Scalar | None = None) -> Mask:
+    """(kv < history and (kv <= q or q < contexts)) or kv == q: positions are contexts, history, candidates, in this
+    order.
+
+    The first `contexts` rows see all of the history, the history is causal, and each candidate behind it sees
+    contexts, history and itself. With `total`, rows and keys from `total` on are padding: they see and are seen by
+    nothing.
+
+    Args:
+        history: number of contexts and history tokens together; an int or int32/int64 data of shape [], [B] or [B, H].
+        contexts: number of leading context tokens, at most `history`.
+        total: number of tokens without padding, at least `history`; None if there is no padding.
+
+    Raises:
+        MaskError: a length is negative or no integer, or (in host memory) contexts > history or history > total.
+    """
+    lengths = scalar("hstu: history", history, 0), scalar("hstu: contexts", contexts, 0)
+    at_most("hstu: contexts", lengths[1], "history", lengths[0])
+    if total is None:
+        return _Hstu(*lengths, None)
+    end = scalar("hstu: total", total, 0)
+    at_most("hstu: history", lengths[0], "total", end)
+    return _Hstu(*lengths, end)
+
+
+__all__ = ["hstu"]

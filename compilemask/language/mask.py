@@ -1,0 +1,202 @@
+"""A mask: an immutable expression over the (query, key) plane, its IR and its parameters."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+
+from compilemask.dialects import mask as dialect
+from compilemask.errors import MaskError
+from compilemask.language.builder import Builder, Parameter
+from compilemask.language.values import common_batch
+
+if TYPE_CHECKING:
+    import torch
+
+_LONGEST_NAME = 40
+
+
+@dataclass(frozen=True)
+class _Built:
+    module: ModuleOp
+    parameters: tuple[Parameter, ...]
+    batch_shape: tuple[int, int]
+    text: str
+
+
+class Mask(ABC):
+    """Which keys each query sees. Masks combine: `&` intersection, `|` union, `-` difference, `~` complement.
+
+    A mask holds no lengths of queries and keys: it fits any. Its parameters are run-time data; masks of the same
+    structure have the same IR, whatever the values.
+    """
+
+    LABEL: ClassVar[str] = "mask"
+
+    @property
+    def name(self) -> str:
+        """The name of the mask's function in IR."""
+        return self.LABEL
+
+    @abstractmethod
+    def emit(self, builder: Builder) -> SSAValue:
+        """Writes the mask's operations; its region."""
+
+    # ---- what the compiler asks ----
+
+    @cached_property
+    def _built(self) -> _Built:
+        builder = Builder()
+        module = builder.finish(self.name, builder.region(self))
+        return _Built(module, builder.parameters(), common_batch(builder.values), str(module.body.block.first_op))
+
+    def module(self) -> ModuleOp:
+        """A new module that holds the mask as one verified `mask.func`."""
+        return self._built.module.clone()
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The arguments of the mask's function, in order."""
+        return self._built.parameters
+
+    @property
+    def key(self) -> str:
+        """Text that is equal for masks of one structure, and holds no run-time value."""
+        return self._built.text
+
+    @property
+    def batch_shape(self) -> tuple[int, int]:
+        """(B, H): how many batches and heads have parameters of their own; 1 if they share them."""
+        return self._built.batch_shape
+
+    def dense(self, queries: int, keys: int) -> torch.Tensor:
+        """The visible pairs, as the mask dialect defines them: bool [B, H, queries, keys] on the CPU. For small sizes.
+
+        Raises:
+            MaskError: a size is negative.
+        """
+        import numpy as np
+        import torch
+
+        from compilemask.dialects.semantics.mask import visible
+
+        if queries < 0 or keys < 0:
+            raise MaskError(f"a mask has no {queries} x {keys} pairs")
+        func = self._built.module.body.block.first_op
+        assert isinstance(func, dialect.FuncOp)
+        batch, heads = self.batch_shape
+        result = np.zeros((batch, heads, queries, keys), dtype=np.bool_)
+        tables = [p.value if isinstance(p.value, int) else p.value.cpu().numpy() for p in self.parameters]
+        for b, h in np.ndindex(batch, heads):
+            arguments = [
+                value if isinstance(value, int) else value[min(b, value.shape[0] - 1), min(h, value.shape[1] - 1)]
+                for value in tables
+            ]
+            result[b, h] = visible(func, arguments, queries, keys)
+        return torch.from_numpy(result)
+
+    def named(self, name: str) -> Mask:
+        """The same mask under another name in IR.
+
+        Raises:
+            MaskError: the name is not an identifier.
+        """
+        if not name.isidentifier() or not name.isascii():
+            raise MaskError(f"a mask's name must be an identifier, got {name!r}")
+        return _Named(self, name)
+
+    # ---- the algebra ----
+
+    def __and__(self, other: Mask) -> Mask:
+        return _Intersect(self, _operand("&", other))
+
+    def __or__(self, other: Mask) -> Mask:
+        return _Union(self, _operand("|", other))
+
+    def __sub__(self, other: Mask) -> Mask:
+        return _Subtract(self, _operand("-", other))
+
+    def __invert__(self) -> Mask:
+        return _Complement(self)
+
+    def __bool__(self) -> bool:
+        raise MaskError("a mask is neither true nor false; combine masks with & | - ~ instead of and, or, not")
+
+    def __str__(self) -> str:
+        return self.key
+
+    def __repr__(self) -> str:
+        shown = (f"{p.name}={p.value if isinstance(p.value, int) else list(p.value.shape)}" for p in self.parameters)
+        return f"<mask {self.name}({', '.join(shown)})>"
+
+
+def _operand(symbol: str, value: object) -> Mask:
+    if not isinstance(value, Mask):
+        raise MaskError(f"{symbol} combines two masks, got {type(value).__name__}")
+    return value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Binary(Mask):
+    lhs: Mask
+    rhs: Mask
+    WORD: ClassVar[str]
+    OPERATION: ClassVar[type[dialect.UnionOp | dialect.IntersectOp | dialect.SubtractOp]]
+
+    @property
+    def name(self) -> str:
+        name = f"{self.lhs.name}_{self.WORD}_{self.rhs.name}"
+        return name if len(name) <= _LONGEST_NAME else "mask"
+
+    def emit(self, builder: Builder) -> SSAValue:
+        lhs, rhs = builder.region(self.lhs), builder.region(self.rhs)
+        return builder.add(self.OPERATION(lhs, rhs), self.WORD)
+
+
+class _Union(_Binary):
+    WORD: ClassVar[str] = "or"
+    OPERATION: ClassVar = dialect.UnionOp
+
+
+class _Intersect(_Binary):
+    WORD: ClassVar[str] = "and"
+    OPERATION: ClassVar = dialect.IntersectOp
+
+
+class _Subtract(_Binary):
+    WORD: ClassVar[str] = "without"
+    OPERATION: ClassVar = dialect.SubtractOp
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Complement(Mask):
+    inner: Mask
+
+    @property
+    def name(self) -> str:
+        name = f"not_{self.inner.name}"
+        return name if len(name) <= _LONGEST_NAME else "mask"
+
+    def emit(self, builder: Builder) -> SSAValue:
+        return builder.add(dialect.ComplementOp(builder.region(self.inner)), "complement")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Named(Mask):
+    inner: Mask
+    label: str
+
+    @property
+    def name(self) -> str:
+        return self.label
+
+    def emit(self, builder: Builder) -> SSAValue:
+        return builder.region(self.inner)
+
+
+__all__ = ["Mask"]

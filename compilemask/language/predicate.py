@@ -1,0 +1,316 @@
+"""Any mask that a pointwise predicate says: a Python function of (q, kv), traced once on symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from xdsl.dialects import arith as xdsl_arith
+from xdsl.dialects.arith import ConstantOp
+from xdsl.dialects.builtin import IntegerAttr, i1, i32
+from xdsl.ir import Block, Operation, Region, SSAValue
+
+from compilemask.dialects import mask as dialect
+from compilemask.dialects.arith import CmpiOp
+from compilemask.errors import MaskError
+from compilemask.language.builder import Builder
+from compilemask.language.mask import Mask
+from compilemask.language.values import Value, integer, scalar, table
+
+if TYPE_CHECKING:
+    from compilemask.language.values import Scalar
+
+_ARITH: dict[str, type[Operation]] = {
+    "+": xdsl_arith.AddiOp,
+    "-": xdsl_arith.SubiOp,
+    "*": xdsl_arith.MuliOp,
+    "//": xdsl_arith.FloorDivSIOp,
+    "&": xdsl_arith.AndIOp,
+    "|": xdsl_arith.OrIOp,
+    "^": xdsl_arith.XOrIOp,
+    "<<": xdsl_arith.ShLIOp,
+    ">>": xdsl_arith.ShRSIOp,
+}
+_COMPARISONS = {"==": "eq", "!=": "ne", "<": "slt", "<=": "sle", ">": "sgt", ">=": "sge"}
+
+
+@dataclass(frozen=True, eq=False)
+class Symbol:
+    """A value that is known when the mask runs: `kind` is "q", "kv", "constant", "scalar", "read", or an operation."""
+
+    kind: str
+    operands: tuple[Symbol, ...] = ()
+    payload: Any = None
+
+    def __bool__(self) -> NoReturn:
+        raise MaskError(
+            "the predicate of where() has no value while it is traced; write & | ~ instead of and, or, not, if and "
+            "chained comparisons"
+        )
+
+    def __float__(self) -> NoReturn:
+        raise MaskError("the predicate of where() computes with integers only; a float was asked of a symbol")
+
+    def __index__(self) -> NoReturn:
+        raise MaskError(
+            "the predicate of where() indexes something by a symbol; pass tables by name, as in "
+            "where(lambda q, kv, label: label[q] == label[kv], label=tensor)"
+        )
+
+
+class Integer(Symbol):
+    """A symbolic 32-bit integer. `//` and `%` round towards minus infinity, as in Python."""
+
+    def __add__(self, other: IntegerLike) -> Integer:
+        return _binary("+", self, other)
+
+    def __radd__(self, other: IntegerLike) -> Integer:
+        return _binary("+", other, self)
+
+    def __sub__(self, other: IntegerLike) -> Integer:
+        return _binary("-", self, other)
+
+    def __rsub__(self, other: IntegerLike) -> Integer:
+        return _binary("-", other, self)
+
+    def __mul__(self, other: IntegerLike) -> Integer:
+        return _binary("*", self, other)
+
+    def __rmul__(self, other: IntegerLike) -> Integer:
+        return _binary("*", other, self)
+
+    def __floordiv__(self, other: IntegerLike) -> Integer:
+        return _binary("//", self, other)
+
+    def __rfloordiv__(self, other: IntegerLike) -> Integer:
+        return _binary("//", other, self)
+
+    def __mod__(self, other: IntegerLike) -> Integer:
+        divisor = _integer(other)
+        return self - _binary("//", self, divisor) * divisor
+
+    def __rmod__(self, other: IntegerLike) -> Integer:
+        return _integer(other) % self
+
+    def __and__(self, other: IntegerLike) -> Integer:
+        return _binary("&", self, other)
+
+    def __or__(self, other: IntegerLike) -> Integer:
+        return _binary("|", self, other)
+
+    def __xor__(self, other: IntegerLike) -> Integer:
+        return _binary("^", self, other)
+
+    def __lshift__(self, other: IntegerLike) -> Integer:
+        return _binary("<<", self, other)
+
+    def __rshift__(self, other: IntegerLike) -> Integer:
+        return _binary(">>", self, other)
+
+    def __neg__(self) -> Integer:
+        return 0 - self
+
+    def __abs__(self) -> Integer:
+        return Integer("abs", (self,))
+
+    def __eq__(self, other: IntegerLike) -> Condition:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _compare("==", self, other)
+
+    def __ne__(self, other: IntegerLike) -> Condition:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _compare("!=", self, other)
+
+    def __lt__(self, other: IntegerLike) -> Condition:
+        return _compare("<", self, other)
+
+    def __le__(self, other: IntegerLike) -> Condition:
+        return _compare("<=", self, other)
+
+    def __gt__(self, other: IntegerLike) -> Condition:
+        return _compare(">", self, other)
+
+    def __ge__(self, other: IntegerLike) -> Condition:
+        return _compare(">=", self, other)
+
+    def __truediv__(self, other: object) -> NoReturn:
+        raise MaskError("the predicate of where() computes with integers only; use // instead of /")
+
+    __hash__ = object.__hash__
+
+
+class Condition(Symbol):
+    """A symbolic truth value; combine with & | ^ ~."""
+
+    def __and__(self, other: ConditionLike) -> Condition:
+        return Condition("&", (self, _condition(other)))
+
+    def __or__(self, other: ConditionLike) -> Condition:
+        return Condition("|", (self, _condition(other)))
+
+    def __xor__(self, other: ConditionLike) -> Condition:
+        return Condition("^", (self, _condition(other)))
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __invert__(self) -> Condition:
+        return self ^ True
+
+    __hash__ = object.__hash__
+
+
+IntegerLike = Integer | int
+ConditionLike = Condition | bool
+
+
+@dataclass(frozen=True, eq=False)
+class SymbolicTable:
+    """A table of the mask: `table[i]` reads an entry; an index outside reads the nearest one."""
+
+    name: str
+
+    def __getitem__(self, index: IntegerLike) -> Integer:
+        return Integer("read", (_integer(index),), self.name)
+
+
+def _integer(value: object) -> Integer:
+    if isinstance(value, Integer):
+        return value
+    if isinstance(value, Symbol | SymbolicTable):
+        wrong = "a comparison" if isinstance(value, Symbol) else f"table {value.name} without an index"
+        raise MaskError(f"the predicate of where() computes with integers, got {wrong}")
+    return Integer("constant", payload=integer("where: a constant of the predicate", value))
+
+
+def _condition(value: object) -> Condition:
+    if isinstance(value, Condition):
+        return value
+    if isinstance(value, bool):
+        return Condition("constant", payload=value)
+    raise MaskError(f"where: a truth value was expected, such as q >= kv, got {type(value).__name__}")
+
+
+def _binary(operation: str, lhs: object, rhs: object) -> Integer:
+    left, right = _integer(lhs), _integer(rhs)
+    if operation == "//" and right.kind == "constant" and right.payload == 0:
+        raise MaskError("the predicate of where() divides by zero")
+    return Integer(operation, (left, right))
+
+
+def _compare(operation: str, lhs: object, rhs: object) -> Condition:
+    return Condition(operation, (_integer(lhs), _integer(rhs)))
+
+
+Q, KV = Integer("q"), Integer("kv")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Where(Mask):
+    visible: Condition
+    arguments: dict[str, Value]
+    label: str
+
+    @property
+    def name(self) -> str:
+        return self.label
+
+    def emit(self, builder: Builder) -> SSAValue:
+        values = {
+            name: builder.scalar(name, value) if value.is_scalar else builder.table(name, value)
+            for name, value in self.arguments.items()
+        }
+        body = Block(arg_types=[i32, i32])
+        for argument, hint in zip(body.args, ("q", "kv"), strict=True):
+            argument.name_hint = hint
+        emitter = _Emitter(body, values)
+        body.add_op(dialect.YieldOp(emitter.value(self.visible)))
+        return builder.add(dialect.WhereOp(Region(body)), "visible")
+
+
+@dataclass
+class _Emitter:
+    """Writes symbols into the body of a `mask.where`, each once."""
+
+    body: Block
+    arguments: dict[str, SSAValue]
+    done: dict[Symbol, SSAValue] = field(default_factory=dict)
+    constants: dict[tuple[type, int], SSAValue] = field(default_factory=dict)
+
+    def value(self, symbol: Symbol) -> SSAValue:
+        if symbol not in self.done:
+            self.done[symbol] = self._write(symbol)
+        return self.done[symbol]
+
+    def _write(self, symbol: Symbol) -> SSAValue:
+        if symbol.kind in ("q", "kv"):
+            return self.body.args[0 if symbol.kind == "q" else 1]
+        if symbol.kind == "constant":
+            return self._constant(symbol)
+        if symbol.kind == "scalar":
+            return self.arguments[symbol.payload]
+        operands = [self.value(operand) for operand in symbol.operands]
+        if symbol.kind == "read":
+            return self._add(dialect.ReadOp(self.arguments[symbol.payload], operands[0]))
+        if symbol.kind == "abs":
+            negative = self._add(xdsl_arith.SubiOp(self._constant(Integer("constant", payload=0)), operands[0]))
+            return self._add(xdsl_arith.MaxSIOp(operands[0], negative))
+        if symbol.kind in _COMPARISONS:
+            return self._add(CmpiOp(*operands, _COMPARISONS[symbol.kind]))
+        return self._add(_ARITH[symbol.kind](*operands))  # pyright: ignore[reportArgumentType]
+
+    def _constant(self, symbol: Symbol) -> SSAValue:
+        key = (type(symbol), symbol.payload)
+        if key not in self.constants:
+            kind = i1 if isinstance(symbol, Condition) else i32
+            value = self._add(ConstantOp(IntegerAttr(int(symbol.payload), kind)))
+            if isinstance(symbol, Integer):
+                value.name_hint = f"c{symbol.payload}" if symbol.payload >= 0 else f"minus{-symbol.payload}"
+            self.constants[key] = value
+        return self.constants[key]
+
+    def _add(self, op: Operation) -> SSAValue:
+        self.body.add_op(op)
+        return op.results[0]
+
+
+def where(predicate: Callable[..., Any], **arguments: Scalar) -> Mask:
+    """Pairs for which predicate(q, kv, **arguments) is true; q and kv are positions from 0.
+
+    The function is called once, on symbols: it may use + - * // % << >> abs, comparisons, & | ^ ~ and the named
+    arguments, but not `if`, `and`, `or`, `not`. Python integers that it mentions become constants of the mask; what
+    shall be run-time data, pass as a named argument: an int is an integer in the function, a tensor or list is a
+    table, to be read as `name[index]` (an index outside reads the nearest entry), a tensor of shape [] is an
+    integer. All computes in 32 bits; `//` and `%` floor, as in Python.
+
+    The compiler knows nothing about such a mask but its predicate: named masks and their combinations are faster.
+
+    Example: `where(lambda q, kv, label: label[q] == label[kv], label=labels)`.
+
+    Args:
+        predicate: function of (q, kv) and the arguments by name that returns a truth value.
+        arguments: ints, or int32/int64 data of shape [n], [B, n] or [B, H, n].
+
+    Raises:
+        MaskError: an argument is not of these types, or the function does something that cannot be traced.
+    """
+    if not callable(predicate):
+        raise MaskError(f"where takes a function of (q, kv), got {type(predicate).__name__}")
+    values = {name: _argument(name, value) for name, value in arguments.items()}
+    symbols = {
+        name: Integer("scalar", payload=name) if value.is_scalar else SymbolicTable(name)
+        for name, value in values.items()
+    }
+    try:
+        visible = predicate(Q, KV, **symbols)
+    except TypeError as error:
+        raise MaskError(f"the predicate of where() cannot be traced: {error}") from error
+    label = getattr(predicate, "__name__", "")
+    return _Where(_condition(visible), values, label if label.isidentifier() and label.isascii() else "where")
+
+
+def _argument(name: str, value: Any) -> Value:
+    if isinstance(value, int) or getattr(value, "shape", None) == ():
+        return scalar(f"where: {name}", value)
+    return table(f"where: {name}", value)
+
+
+__all__ = ["where"]

@@ -1,0 +1,155 @@
+"""IR text in, verified modules out; every fault is an `IRError` that says where."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from typing_extensions import override
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import ParseError
+from xdsl.utils.lexer import Location, Span
+
+from compilemask.dialects.function import FunctionLike
+from compilemask.dialects.registry import make_context
+from compilemask.errors import IRError
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A module and where its parts stand in the text."""
+
+    module: ModuleOp
+    file: str | None
+    places: dict[Operation, Location] = field(default_factory=dict)
+    names: dict[SSAValue, str] = field(default_factory=dict)
+    """The names of values in the text, without `%`."""
+
+    def fail(self, message: str, op: Operation | None) -> NoReturn:
+        """Raises an `IRError` at the operation's place, or, if it has none, at that of the next operation around it."""
+        while op is not None and op not in self.places:
+            op = op.parent_op()
+        place = self.places[op] if op is not None else None
+        raise IRError(
+            message, file=self.file, line=place.line if place else None, column=place.col if place else None
+        ) from None
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a file.
+
+    Raises:
+        IRError: the file cannot be read, or is not UTF-8 text.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise IRError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except UnicodeDecodeError:
+        raise IRError("is not UTF-8 text", file=str(path)) from None
+
+
+def parse_source(text: str, file: str | None = None) -> Source:
+    """The verified module that `text` holds, at any level; `file` names the text in errors.
+
+    Raises:
+        IRError: the text cannot be parsed or does not verify.
+    """
+    if not isinstance(text, str):
+        raise IRError(f"IR text must be a str, got {type(text).__name__}", file=file)
+    parser = _RecordingParser(make_context(), text, file or "<text>")
+    try:
+        module = parser.parse_module()
+    except ParseError as error:
+        place = error.span.get_location()
+        raise IRError(error.msg, file=file, line=place.line, column=place.col) from None
+    except Exception as error:  # verifiers of attributes, and whatever odd text makes the parser stumble over
+        place = parser.innermost or parser.here()
+        raise IRError(str(error) or type(error).__name__, file=file, line=place.line, column=place.col) from None
+    source = Source(module, file, parser.places, parser.names)
+    _verify(source)
+    return source
+
+
+class _RecordingParser(Parser):
+    """Remembers where operations start and what values are called."""
+
+    def __init__(self, context: Context, text: str, file: str) -> None:
+        super().__init__(context, text, file)
+        self.places: dict[Operation, Location] = {}
+        self.names: dict[SSAValue, str] = {}
+        self.innermost: Location | None = None
+        """Where the operation starts whose parsing raised."""
+
+    def here(self) -> Location:
+        """Where the next token starts."""
+        return self._current_token.span.get_location()
+
+    @override
+    def parse_operation(self) -> Operation:
+        place = self.here()
+        try:
+            op = super().parse_operation()
+        except Exception:
+            self.innermost = self.innermost or place
+            raise
+        self.places[op] = place
+        return op
+
+    @override
+    def _register_ssa_definition(self, name: str, values: Sequence[SSAValue], span: Span) -> None:
+        super()._register_ssa_definition(name, values, span)
+        self.names.update((value, name) for value in values)
+
+
+def _verify(source: Source) -> None:
+    """Verifies operations inside out, so that the first fault is the innermost one, then the order of definitions."""
+    for op in _inside_out(source.module):
+        try:
+            op.verify()
+        except Exception as error:
+            source.fail(_message(error, op), op)
+    for region in source.module.regions:
+        for block in region.blocks:
+            _check_order(source, block, set())
+
+
+def _inside_out(op: Operation) -> Iterator[Operation]:
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.ops:
+                yield from _inside_out(inner)
+    yield op
+
+
+def _message(error: Exception, op: Operation) -> str:
+    text = str(error) or type(error).__name__
+    function = op
+    while function is not None and not isinstance(function, FunctionLike):
+        function = function.parent_op()
+    if function is None or function is op:
+        return text
+    return f"{text} (in {function.name} @{function.sym_name.data})"
+
+
+def _check_order(source: Source, block: Block, known: set[SSAValue]) -> None:
+    """Raises unless values are defined before they are used. `known` holds the values of the blocks around."""
+    known = known | set(block.args)
+    for op in block.ops:
+        for operand in op.operands:
+            if operand not in known:
+                name = source.names.get(operand, "value")
+                source.fail(f"{op.name} uses %{name} before it is defined", op)
+        for region in op.regions:
+            if len(region.blocks) == 1:
+                _check_order(source, region.block, known)
+        known.update(op.results)
+
+
+__all__ = ["Source", "parse_source", "read_text"]

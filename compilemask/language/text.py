@@ -1,0 +1,137 @@
+"""IR text: modules at any level, and masks written out in the mask dialect with their parameters bound by name."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+
+from compilemask.dialects import mask as dialect
+from compilemask.dialects.semantics import arith
+from compilemask.errors import MaskError
+from compilemask.language.builder import TABLE, Builder
+from compilemask.language.mask import Mask
+from compilemask.language.source import Source, parse_source, read_text
+from compilemask.language.values import Value, scalar, table
+
+if TYPE_CHECKING:
+    from compilemask.language.values import Scalar
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Stored(Mask):
+    func: dialect.FuncOp
+    arguments: tuple[tuple[str, Value], ...]
+
+    @property
+    def name(self) -> str:
+        return self.func.sym_name.data
+
+    def emit(self, builder: Builder) -> SSAValue:
+        block = self.func.body.block
+        copies: dict[SSAValue, SSAValue] = {}
+        for argument, (name, value) in zip(block.args, self.arguments, strict=True):
+            copies[argument] = builder.table(name, value) if value.is_table else builder.scalar(name, value)
+        for op in block.ops:
+            if isinstance(op, dialect.ReturnOp):
+                return copies[op.value]
+            builder.add(op.clone(copies))
+        raise AssertionError("a verified mask.func ends in mask.return")
+
+
+def parse_module(text: str, file: str | None = None) -> ModuleOp:
+    """The verified module that `text` holds, at any level of CompileMask. `file` names it in errors.
+
+    Raises:
+        IRError: the text cannot be parsed or does not verify.
+    """
+    return parse_source(text, file).module
+
+
+def parse(text: str, name: str | None = None, /, **arguments: Scalar) -> Mask:
+    """The mask that IR text holds.
+
+    Args:
+        text: a module with a `mask.func`, as `str(mask)` prints it.
+        name: which `mask.func`, if the module holds several.
+        arguments: the function's parameters by their names in the text: an int for `i32`, int32/int64 data of shape
+            [n], [B, n] or [B, H, n] for `memref<?xi32>`.
+
+    Raises:
+        IRError: the text cannot be parsed or does not verify, or holds no such function.
+        MaskError: a parameter is missing, unknown or of another type.
+    """
+    return _mask(parse_source(text), name, arguments)
+
+
+def load(path: str | os.PathLike[str], name: str | None = None, /, **arguments: Scalar) -> Mask:
+    """The mask that a `.mlir` file holds; otherwise as `parse`.
+
+    Raises:
+        IRError: the file cannot be read or parsed, does not verify, or holds no such function.
+        MaskError: a parameter is missing, unknown or of another type.
+    """
+    return _mask(parse_source(read_text(path), str(path)), name, arguments)
+
+
+def loads(text: str, file: str | None = None, /, **arguments: Scalar) -> Mask:
+    """The only mask of a text that came from `file`; otherwise as `parse`.
+
+    Raises:
+        IRError: the text cannot be parsed, does not verify, or does not hold one mask.
+        MaskError: a parameter is missing, unknown or of another type.
+    """
+    return _mask(parse_source(text, file), None, arguments)
+
+
+def _mask(source: Source, name: str | None, arguments: dict[str, Scalar]) -> Mask:
+    func = _find(source, name)
+    _check_operations(source, func)
+    return _Stored(func, _bind(source, func, arguments))
+
+
+def _find(source: Source, name: str | None) -> dialect.FuncOp:
+    functions = {op.sym_name.data: op for op in source.module.walk() if isinstance(op, dialect.FuncOp)}
+    if name is None and len(functions) == 1:
+        return next(iter(functions.values()))
+    known = ", ".join(f"@{known}" for known in functions) or "none"
+    if name is None:
+        source.fail(f"expected one mask.func, or the name of one; found {known}", source.module)
+    if name not in functions:
+        source.fail(f"there is no mask.func @{name}; found {known}", source.module)
+    return functions[name]
+
+
+def _check_operations(source: Source, func: dialect.FuncOp) -> None:
+    allowed = frozenset(dialect.MASK.operations) - {dialect.FuncOp}
+    for op in func.body.walk():
+        if type(op) not in allowed and not arith.handles(op):
+            source.fail(f"a mask cannot hold {op.name}", op)
+
+
+def _bind(source: Source, func: dialect.FuncOp, arguments: dict[str, Scalar]) -> tuple[tuple[str, Value], ...]:
+    label = f"@{func.sym_name.data}"
+    names = [source.names.get(argument, f"arg{argument.index}") for argument in func.body.block.args]
+    takes = ", ".join(f"{n}: {a.type}" for n, a in zip(names, func.body.block.args, strict=True)) or "no parameters"
+    for given in arguments:
+        if given not in names:
+            raise MaskError(f"{label} has no parameter {given!r}; it takes {takes}")
+    bound: list[tuple[str, Value]] = []
+    for name, argument in zip(names, func.body.block.args, strict=True):
+        if name not in arguments:
+            raise MaskError(f"{label} needs the parameter {name!r}; it takes {takes}")
+        what, given = f"{label}: {name}", arguments[name]
+        if argument.type == TABLE:
+            bound.append((name, table(what, given)))
+            continue
+        value = scalar(what, given)
+        if value.is_table:
+            raise MaskError(f"{what} is {argument.type} and takes an int, got {type(given).__name__}")
+        bound.append((name, value))
+    return tuple(bound)
+
+
+__all__ = ["load", "loads", "parse", "parse_module"]
