@@ -48,7 +48,8 @@ interval.func @window(%q: i32, %queries: i32, %keys: i32, %left: i32, %right: i3
 }
 """
 SHARED_PROMPT = """
-interval.func @shared_prompt(%q: i32, %queries: i32, %keys: i32, %offsets: memref<?xi32>, %prompt: i32) -> !interval.set<2> {
+interval.func @shared_prompt(
+    %q: i32, %queries: i32, %keys: i32, %offsets: memref<?xi32>, %prompt: i32) -> !interval.set<2> {
   %zero = arith.constant 0 : i32
   %one = arith.constant 1 : i32
   %q1 = arith.addi %q, %one : i32

@@ -1,0 +1,10 @@
+"""Running masks: descriptors, attention on the CPU and on GPUs, compiling and launching kernels."""
+
+from __future__ import annotations
+
+from compilemask.runtime.compile_kernel import compile_for, compile_in_child, compiled_kernels
+from compilemask.runtime.compiled import Compiled, compile
+from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.operator import attention
+
+__all__ = ["Compiled", "Descriptor", "attention", "compile", "compile_for", "compile_in_child", "compiled_kernels"]

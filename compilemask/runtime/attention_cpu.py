@@ -18,12 +18,14 @@ def attention_cpu(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out [B, Hq, Sq, D] in the input type and lse [B, Hq, Sq] in float32 (float64 for float64 inputs).
 
-    Rows that see no key give 0 and -inf; rows of tiles that found no room in the descriptor give NaN. Keys that no row of a tile
-    sees are not read. Arguments must have been checked.
+    Rows that see no key give 0 and -inf; rows of tiles that found no room in the descriptor give NaN. Keys that no row
+    of a tile sees are not read. Arguments must have been checked.
     """
     work = torch.float64 if query.dtype == torch.float64 else torch.float32
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     lse = torch.empty(query.shape[:3], dtype=work)
+    if not out.numel():
+        return out, lse
     group = query.shape[1] // key.shape[1]
     layout = descriptor.layout
     for b, batches in _shares(layout.batch, query.shape[0]):
@@ -53,8 +55,10 @@ def _key_heads(heads: slice, group: int) -> slice:
     return slice(heads.start // group, (heads.stop - 1) // group + 1)
 
 
-def _pieces(descriptor: Descriptor, b: int, h: int, m: int, rows: int) -> list[tuple[torch.Tensor, torch.Tensor | None]] | None:
-    """What a query tile visits: (keys [n], visible [rows, n]), or (keys, None) where all are; None if its pairs found no room."""
+def _pieces(
+    descriptor: Descriptor, b: int, h: int, m: int, rows: int
+) -> list[tuple[torch.Tensor, torch.Tensor | None]] | None:
+    """What a query tile visits: (keys [n], visible [rows, n] or None where all are); None if it found no room."""
     first, n_partial, n_runs = descriptor.tiles[b, h, m, :3].tolist()
     if n_partial < 0:
         return None
@@ -65,7 +69,8 @@ def _pieces(descriptor: Descriptor, b: int, h: int, m: int, rows: int) -> list[t
         visible = unpack(descriptor.patterns[part[:, 1], :rows]).transpose(0, 1).reshape(rows, -1)
         keys = (part[:, :1] * KEYS + within).reshape(-1)
         read = visible.any(dim=0)
-        pieces.append((keys[read], visible[:, read]))
+        if read.any():
+            pieces.append((keys[read], visible[:, read]))
     for begin, end in (visits[n_partial:] * KEYS).tolist():
         pieces.extend((keys, None) for keys in torch.arange(begin, end).split(KEYS_AT_ONCE))
     return pieces
@@ -89,7 +94,7 @@ def _attend(
         scores = query @ key[:, :, keys].to(query.dtype).transpose(-1, -2)
         if visible is not None:
             scores = scores.view(batch, kv_heads, -1, rows, len(keys)).masked_fill(~visible, -torch.inf).view_as(scores)
-        new_top = torch.maximum(top, scores.amax(dim=-1, keepdim=True)) if len(keys) else top
+        new_top = torch.maximum(top, scores.amax(dim=-1, keepdim=True))
         shift = new_top.masked_fill(new_top == -torch.inf, 0.0)
         weights = torch.exp(scores - shift)
         fade = torch.exp(top - shift)

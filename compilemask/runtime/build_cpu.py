@@ -53,14 +53,14 @@ class Diagonals:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """One mask's tiles: their classes [NQ, NK] and the words of the partial ones [partial, R, 4], unless patterns are shared."""
+    """One mask's tiles: their classes [NQ, NK] and, unless patterns are shared, the words of partial ones [n, R, 4]."""
 
     classes: NDArray[np.uint8]
     words: Ints | None
 
 
 def build(layout: Layout, masks: Sequence[RowsOfMask], shared: Sequence[Diagonals] | None = None) -> Descriptor:
-    """The descriptor of `layout.masks` masks. Takes time and memory O(rows * intervals + tiles); no array is rows x keys."""
+    """The descriptor of `layout.masks` masks, in time and memory O(rows * intervals + tiles)."""
     buffer = np.zeros(layout.words, dtype=np.int32)
     tiles = [_classify(layout, mask, with_words=shared is None) for mask in masks]
     pairs, patterns, status = _write_tiles(layout, buffer, tiles, shared)
@@ -252,8 +252,8 @@ def _write_shared(layout: Layout, buffer: NDArray[np.int32], shared: Sequence[Di
 def diagonals(layout: Layout, offsets: Sequence[int], far: IntervalSet, origin: int) -> Diagonals:
     """The shared patterns of a mask whose moving bounds are q + c for c in `offsets`.
 
-    `far` holds `layout.rows` rows, the mask's own moved so that its row 0 stands for a query tile at key `origin`, where nothing of
-    the sequence's ends is in reach.
+    `far` holds `layout.rows` rows of the mask, moved so that its row 0 is that of a query tile at key `origin`, with no
+    end of the sequence in reach.
     """
     numbers = tuple((c + 127 * i) // KEYS for c in offsets for i in (0, 1))
     rows = np.broadcast_to(np.arange(layout.rows), (len(numbers), layout.rows))

@@ -1,4 +1,4 @@
-"""From Triton IR as text to a kernel: compiled once per content, target and device, with Triton's own cache on disk behind."""
+"""From Triton IR as text to a kernel: compiled once per content and device, with Triton's own cache on disk behind."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ class Options(NamedTuple):
     num_stages: int = 3
 
 
+DEFAULT = Options()
+
+
 class _Key(NamedTuple):
     content: str
     options: Options
@@ -43,7 +46,7 @@ def compiled_kernels() -> int:
     return len(_kernels)
 
 
-def kernel_for(text: str, device: torch.device, options: Options = Options()) -> CompiledKernel:  # noqa: B008
+def kernel_for(text: str, device: torch.device, options: Options = DEFAULT) -> CompiledKernel:
     """The kernel of a module in Triton IR, loaded for a CUDA device. Equal text gives the same kernel.
 
     Raises DeviceError if there is no such device, MissingDependencyError without Triton.
@@ -67,8 +70,8 @@ def target_of(device: torch.device) -> Target:
     return Target("cuda", major * 10 + minor)
 
 
-def compile_for(text: str, target: str, options: Options = Options()) -> dict[str, Any]:  # noqa: B008
-    """All forms that Triton gives a module for a target: `ttgir`, `llir`, `ptx` (text), `cubin` (bytes), ... Needs no GPU.
+def compile_for(text: str, target: str, options: Options = DEFAULT) -> dict[str, Any]:
+    """All forms that Triton gives a module for a target: `ttgir`, `llir`, `ptx`, `cubin` (bytes), ... Needs no GPU.
 
     Triton ends the process on some invalid IR: text that a user wrote must go through `compile_in_child`.
     Raises TargetError if the target is unknown or Triton cannot compile the module for it.
@@ -77,7 +80,7 @@ def compile_for(text: str, target: str, options: Options = Options()) -> dict[st
     return dict(_compile(text, parsed, options).asm)
 
 
-def compile_in_child(text: str, target: str, options: Options = Options()) -> dict[str, Any]:  # noqa: B008
+def compile_in_child(text: str, target: str, options: Options = DEFAULT) -> dict[str, Any]:
     """`compile_for` in a child process, so that IR which makes Triton end its process raises TargetError instead."""
     parse_target(target)
     return _in_child(compile_for, text, target, options)
@@ -94,7 +97,9 @@ def _compile(text: str, target: Target, options: Options) -> CompiledKernel:
         try:
             return triton.compile(str(path), target=target.for_triton(), options=options._asdict())
         except Exception as error:
-            raise TargetError(f"Triton {triton.__version__} cannot compile this module for {target}: {error}") from error
+            raise TargetError(
+                f"Triton {triton.__version__} cannot compile this module for {target}: {error}"
+            ) from error
 
 
 def _entry_name(text: str) -> str:
@@ -114,7 +119,9 @@ def _in_child(function: Callable[..., Any], *arguments: Any) -> Any:
         answer = receive.recv()
     except EOFError:
         child.join()
-        raise TargetError(f"Triton ended its process with exit code {child.exitcode} while compiling this module") from None
+        raise TargetError(
+            f"Triton ended its process with exit code {child.exitcode} while compiling this module"
+        ) from None
     child.join()
     if isinstance(answer, Exception):
         raise answer

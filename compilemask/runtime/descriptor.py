@@ -41,7 +41,7 @@ HEADER_FIELDS = (
 
 
 class TileVisits(NamedTuple):
-    """What one query tile visits: `partial` (key tile, pattern) pairs and `full` runs (first key tile, last key tile + 1)."""
+    """What one query tile visits: `partial` (key tile, pattern) pairs, `full` runs (first, last + 1) of key tiles."""
 
     tile: int
     partial: tuple[tuple[int, int], ...]
@@ -53,7 +53,8 @@ class TileVisits(NamedTuple):
 class Descriptor:
     """Which tiles of keys each tile of query rows visits, for `layout.batch` x `layout.heads` masks.
 
-    `buffer` is a contiguous int32 tensor of `layout.words` words on the device that will use it. The properties are views of it.
+    `buffer` is a contiguous int32 tensor of `layout.words` words on the device that will use it; the properties are
+    views of it.
     """
 
     buffer: torch.Tensor
@@ -70,7 +71,7 @@ class Descriptor:
 
     @classmethod
     def from_buffer(cls, buffer: torch.Tensor) -> Descriptor:
-        """The descriptor in an int32 tensor, e.g. one that was loaded from a file. Reads the header (waits for the device).
+        """The descriptor in an int32 tensor, e.g. one that was loaded from a file. Waits for the device.
 
         Raises DescriptorError if the magic, the version, the tile shape or the size is not that of this version.
         """
@@ -82,7 +83,9 @@ class Descriptor:
         header = dict(zip(HEADER_FIELDS, buffer[: len(HEADER_FIELDS)].tolist(), strict=True))
         for name, expected in (("magic", MAGIC), ("version", VERSION), ("keys_of_a_tile", KEYS)):
             if header[name] != expected:
-                raise DescriptorError(f"not a descriptor of version {VERSION}: {name} is {header[name]}, expected {expected}")
+                raise DescriptorError(
+                    f"not a descriptor of version {VERSION}: {name} is {header[name]}, expected {expected}"
+                )
         for shared in (False, True):
             layout = _layout_of(header, shared)
             if layout.words == buffer.numel():
@@ -128,9 +131,7 @@ class Descriptor:
     @property
     def patterns(self) -> torch.Tensor:
         """int32 [P, R, 4], bits."""
-        return self._section(
-            self.layout.patterns, (self.layout.pattern_capacity, self.layout.rows, PATTERN_ROW_WORDS)
-        )
+        return self._section(self.layout.patterns, (self.layout.pattern_capacity, self.layout.rows, PATTERN_ROW_WORDS))
 
     @property
     def columns(self) -> torch.Tensor:
@@ -150,10 +151,12 @@ class Descriptor:
         return self if self.device.type == "cpu" else Descriptor(self.buffer.cpu(), self.layout)
 
     def check(self) -> Descriptor:
-        """This descriptor, if its build had room for everything; waits for the device. Raises DescriptorError otherwise."""
+        """This descriptor, if its build had room for everything, else DescriptorError; waits for the device."""
         header = dict(zip(HEADER_FIELDS, self.header[: len(HEADER_FIELDS)].tolist(), strict=True))
         if header["magic"] != MAGIC or header["version"] != VERSION:
-            raise DescriptorError(f"not a descriptor of version {VERSION}: its first words are {self.header[:2].tolist()}")
+            raise DescriptorError(
+                f"not a descriptor of version {VERSION}: its first words are {self.header[:2].tolist()}"
+            )
         if header["status"] & STATUS_OVERFLOW:
             raise DescriptorError(
                 f"the mask has more partial tiles or runs than were reserved ({self.layout.pair_capacity} pairs, "

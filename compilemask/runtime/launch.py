@@ -12,10 +12,8 @@ if TYPE_CHECKING:
 Argument = int | float
 
 
-def launch(
-    kernel: CompiledKernel, grid: tuple[int, int, int], device: torch.device, arguments: list[Argument]
-) -> None:
-    """Start a kernel on `device`'s current stream; pointers are integers. Does not wait, and can be captured in a CUDA graph.
+def launch(kernel: CompiledKernel, grid: tuple[int, int, int], device: torch.device, arguments: list[Argument]) -> None:
+    """Start a kernel on `device`'s current stream; pointers are integers. Does not wait; CUDA graphs can capture it.
 
     A grid with a zero in it launches nothing.
     """

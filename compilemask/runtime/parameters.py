@@ -65,7 +65,9 @@ def checked_parameter(name: str, value: object, is_table: bool) -> Parameter:
     if table.dtype not in _INTEGERS:
         raise DTypeError(f"table {name} is {table.dtype}, expected integers (int32 is used without a copy)")
     if not 1 <= table.dim() <= 3 or 0 in table.shape:
-        raise ShapeError(f"table {name} has shape {tuple(table.shape)}, expected [L], [B, L] or [B, H, L] with no empty dimension")
+        raise ShapeError(
+            f"table {name} has shape {tuple(table.shape)}, expected [L], [B, L] or [B, H, L] with no empty dimension"
+        )
     return Parameter(name, table)
 
 
@@ -85,7 +87,9 @@ def batch_shape(parameters: Sequence[Parameter]) -> tuple[int, int]:
         for axis, size in enumerate(parameter.batch_shape):
             if size not in (1, result[axis]) and result[axis] != 1:
                 name = ("batch", "heads")[axis]
-                raise ShapeError(f"table {parameter.name} has {name} {size}, another table has {result[axis]}; expected the same or 1")
+                raise ShapeError(
+                    f"table {parameter.name} has {name} {size}, another has {result[axis]}; expected the same or 1"
+                )
             result[axis] = max(result[axis], size)
     return result[0], result[1]
 
@@ -97,7 +101,7 @@ _copies: WeakIdKeyDictionary = WeakIdKeyDictionary()
 def on_device(parameter: Parameter, device: torch.device) -> Parameter:
     """The parameter with its table as contiguous int32 on `device`.
 
-    A table that is so already is used as it is: what is written to it later is seen by later builds, also inside a CUDA graph.
+    A table that is so already is used as it is: later builds see what is written to it later, also inside a CUDA graph.
     A copy from the host is kept and used again for as long as the table lives and is not written to.
     """
     table = parameter.value

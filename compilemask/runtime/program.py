@@ -1,9 +1,9 @@
-"""What a mask's structure alone decides: its IR at every level, the room its descriptor needs and its descriptor kernels."""
+"""What a mask's structure alone decides: its IR at every level, its descriptor's room and the kernels that build it."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from xdsl.dialects.builtin import ModuleOp
 
-from compilemask.dialects import interval, tiling
+from compilemask.dialects import interval, mask, tiling
 from compilemask.dialects.semantics import interval as interval_semantics
 from compilemask.errors import LoweringError, ShapeError
 from compilemask.lowering.descriptor_layout import Layout, Room
@@ -32,8 +32,14 @@ PATTERN_PROGRAMS = 2048
 class Program:
     """A mask's IR and kernels. Holds no parameter values: masks that differ in values alone share it."""
 
-    def __init__(self, module: ModuleOp) -> None:
+    def __init__(self, key: str, module: ModuleOp) -> None:
+        self.key = key
         self.mask_module = module
+
+    @property
+    def name(self) -> str:
+        """The name of the mask's functions."""
+        return _only(self.mask_module, mask.FuncOp).sym_name.data
 
     # ---- levels ----
 
@@ -167,15 +173,13 @@ _programs: OrderedDict[str, Program] = OrderedDict()
 _lock = Lock()
 
 
-def program_for(key: str, module: ModuleOp) -> Program:
-    """The program of a mask with this structural key; made once."""
+def program_for(key: str, module: Callable[[], ModuleOp]) -> Program:
+    """The program of a mask with this structural key; made once, from the module with its mask.func."""
     with _lock:
         program = _programs.get(key)
         if program is None:
-            program = _programs[key] = Program(module)
+            program = _programs[key] = Program(key, module())
             if len(_programs) > MAX_PROGRAMS:
                 _programs.popitem(last=False)
         _programs.move_to_end(key)
         return program
-
-

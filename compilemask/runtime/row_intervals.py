@@ -41,7 +41,7 @@ class IntervalSet:
         self._lines = [_lines_inside(family, keys, rows) for family in families]
 
     def coverage(self, first_row: int, last_row: int, rows_of_tile: int) -> Ints:
-        """Visible pairs per tile of rows [first_row, last_row) and key tile, [tiles, NK]. The first row starts a tile."""
+        """Visible pairs per tile of rows [first_row, last_row) and key tile, [tiles, NK]. `first_row` starts a tile."""
         tiles = -(-(last_row - first_row) // rows_of_tile)
         key_tiles = -(-self.keys // KEYS)
         total = np.zeros((tiles, key_tiles + 1), dtype=np.int64)

@@ -17,7 +17,7 @@ _WAVE_OF_64 = re.compile(r"gfx9\w+")
 
 
 class Target(NamedTuple):
-    """What code is compiled for: `backend` cuda or hip, `arch` a compute capability such as 90 or a name such as gfx942."""
+    """What code is compiled for: `backend` cuda or hip, `arch` a compute capability (90) or a name (gfx942)."""
 
     backend: str
     arch: int | str

@@ -15,7 +15,7 @@ MAX_HEAD_DIM = 256
 MAX_GRID = 65535
 """Largest number of heads or batches, a limit of CUDA grids."""
 MAX_LENGTH = 2**28
-"""Longest sequence: positions are 32-bit integers, and shared patterns are evaluated at a row far behind all of them."""
+"""Longest sequence: positions are 32-bit integers, and shared patterns are evaluated far behind all of them."""
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _NAMES = ("q", "k", "v")
 
@@ -38,7 +38,9 @@ def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Problem:
         if not isinstance(tensor, torch.Tensor):
             raise DTypeError(f"{name} is a {type(tensor).__name__}, expected a torch.Tensor")
         if tensor.dim() != 4:
-            raise ShapeError(f"{name} has shape {tuple(tensor.shape)}, expected rank 4: [batch, heads, positions, head_dim]")
+            raise ShapeError(
+                f"{name} has shape {tuple(tensor.shape)}, expected rank 4: [batch, heads, positions, head_dim]"
+            )
     for name, tensor in list(tensors.items())[1:]:
         if tensor.device != q.device:
             raise DeviceError(f"{name} is on {tensor.device}, q on {q.device}; expected one device")
@@ -80,7 +82,7 @@ def _check_sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
 
 
 def check_scale(scale: float | None, head_dim: int) -> float:
-    """The scale of the scores; 1 / sqrt(head_dim) if none is given. Raises CompileMaskError unless it is a finite number."""
+    """The scale of the scores, 1 / sqrt(head_dim) if not given. Raises ScaleError unless it is a finite number."""
     if scale is None:
         return 1.0 / math.sqrt(head_dim)
     if isinstance(scale, bool) or not isinstance(scale, int | float):

@@ -1,0 +1,194 @@
+"""A compiled mask: its IR at every level, its descriptors and its attention."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import TYPE_CHECKING, Literal, overload
+
+import torch
+
+from compilemask.errors import DeviceError, MaskError, TargetError
+from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter
+from compilemask.runtime.program import Program, program_for
+from compilemask.runtime.validate import check_lengths
+
+if TYPE_CHECKING:
+    from compilemask.language.mask import Mask
+
+LEVELS = ("mask", "interval", "tiling", "ttir", "ttgir", "llir", "ptx")
+TARGETED = ("ttgir", "llir", "ptx")
+"""Levels that depend on a target."""
+
+
+class Compiled:
+    """A mask's compiled program with values for its parameters. Immutable: it keeps nothing between calls but caches.
+
+    Masks of one structure share a program, so compiling the same mask with other values costs nothing.
+    """
+
+    def __init__(self, program: Program, parameters: tuple[Parameter, ...]) -> None:
+        self.program = program
+        self.parameters = parameters
+        self.batch_shape = batch_shape(parameters)
+        """(B, H) of the masks; 1 where all batches or heads share one."""
+
+    # ---- values ----
+
+    def bind(self, mask: Mask | None = None, /, **values: object) -> Compiled:
+        """The same program with other parameter values: those of a mask of the same structure, or by name.
+
+        Values are ints, or for tables integer tensors or lists of shape [L], [B, L] or [B, H, L].
+        Raises MaskError for an unknown name or another structure, DTypeError or ShapeError for an unusable value.
+        """
+        given = self.parameters
+        if mask is not None:
+            if mask.key != self.program.key:
+                raise MaskError(f"bind takes a mask of the same structure as @{self.name}; compile this one instead")
+            given = parameters_of(mask)
+        known = {parameter.name: parameter for parameter in given}
+        for name, value in values.items():
+            if name not in known:
+                raise MaskError(f"@{self.name} has no parameter {name!r}; it has {', '.join(known) or 'none'}")
+            known[name] = checked_parameter(name, value, known[name].is_table)
+        return Compiled(self.program, tuple(known.values()))
+
+    @property
+    def name(self) -> str:
+        """The name of the mask's functions in IR."""
+        return self.program.name
+
+    # ---- IR ----
+
+    def ir(self, level: str, target: str | None = None) -> str:
+        """The mask's IR at a level: mask, interval, tiling, ttir (the kernels that build its descriptor), or, for a
+        target such as 'cuda:90', ttgir, llir and ptx. Raises TargetError for an unknown level or target.
+        """
+        if level not in LEVELS:
+            raise TargetError(f"unknown level {level!r}, expected one of {', '.join(LEVELS)}")
+        if level in ("mask", "interval", "tiling"):
+            module = {
+                "mask": lambda: self.program.mask_module,
+                "interval": lambda: self.program.interval_module,
+                "tiling": lambda: self.program.tiling_module,
+            }[level]()
+            return f"{module}\n"
+        if level in TARGETED and target is None:
+            raise TargetError(f"{level} depends on a target; give one such as target='cuda:90'")
+        return "\n".join(f"// {name}\n{text}" for name, text in self._kernel_texts(level, target).items())
+
+    def _kernel_texts(self, level: str, target: str | None) -> dict[str, str]:
+        from compilemask.runtime.compile_kernel import compile_for
+
+        if level == "ttir":
+            return self.program.kernels
+        return {name: compile_for(text, str(target))[level] for name, text in self.program.kernels.items()}
+
+    # ---- descriptors and attention ----
+
+    def descriptor(self, queries: int, keys: int | None = None, device: torch.device | str = "cpu") -> Descriptor:
+        """The descriptor for `queries` x `keys` positions (as many keys as queries if not given), built on `device`.
+
+        Does not wait. Tables that are int32 on the device are read when the build runs: inside a CUDA graph each replay
+        builds from what they then hold. Raises ShapeError for impossible lengths.
+        """
+        keys = queries if keys is None else keys
+        check_lengths(queries, keys)
+        where = indexed(torch.device(device))
+        if not self._is_constant(where):
+            return self.program.build(self.parameters, queries, keys, where)
+        return self._cached_descriptor(queries, keys, where)
+
+    def _is_constant(self, device: torch.device) -> bool:
+        """Whether a descriptor depends on host integers alone and may be kept."""
+        if any(parameter.is_table for parameter in self.parameters):
+            return False
+        return device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
+
+    def _cached_descriptor(self, queries: int, keys: int, device: torch.device) -> Descriptor:
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        values = tuple(parameter.value for parameter in self.parameters)
+        key = (self.program, values, queries, keys, device, stream)
+        with _lock:
+            if key in _constant_descriptors:
+                _constant_descriptors.move_to_end(key)
+                return _constant_descriptors[key]
+        descriptor = self.program.build(self.parameters, queries, keys, device)
+        with _lock:
+            _constant_descriptors[key] = descriptor
+            while len(_constant_descriptors) > KEPT_DESCRIPTORS:
+                _constant_descriptors.popitem(last=False)
+        return descriptor
+
+    @overload
+    def attention(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scale: float | None = None,
+        return_lse: Literal[False] = False,
+    ) -> torch.Tensor: ...
+
+    @overload
+    def attention(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scale: float | None = None,
+        *,
+        return_lse: Literal[True],
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+    def attention(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None, return_lse: bool = False
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """`compilemask.attention` with this mask."""
+        from compilemask.runtime.operator import attention
+
+        return attention(q, k, v, self, scale=scale, return_lse=return_lse)
+
+    def __repr__(self) -> str:
+        values = ", ".join(
+            f"{p.name}={p.value if isinstance(p.value, int) else list(p.value.shape)}" for p in self.parameters
+        )
+        return f"Compiled(@{self.name}, {values})"
+
+
+KEPT_DESCRIPTORS = 16
+"""Descriptors of masks without tables that are kept for the next call with the same lengths."""
+_constant_descriptors: OrderedDict[tuple[object, ...], Descriptor] = OrderedDict()
+_lock = Lock()
+
+
+def compile(mask: Mask) -> Compiled:
+    """Compile a mask. Cheap: work is done on first use, and once for all masks of one structure.
+
+    Raises MaskError if `mask` is no mask or its parameters disagree.
+    """
+    if isinstance(mask, Compiled):
+        return mask
+    if not hasattr(mask, "key") or not hasattr(mask, "module"):
+        raise MaskError(f"compile takes a mask, got a {type(mask).__name__}")
+    return Compiled(program_for(mask.key, mask.module), parameters_of(mask))
+
+
+def parameters_of(mask: Mask) -> tuple[Parameter, ...]:
+    """The mask's parameters, checked."""
+    return tuple(checked_parameter(p.name, p.value, p.is_table) for p in mask.parameters)
+
+
+def indexed(device: torch.device) -> torch.device:
+    """The device, a CUDA device with its index. Raises DeviceError if there is no backend for it, or no such device."""
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.type != "cuda":
+        raise DeviceError(f"there is a backend for cpu and cuda, not for {device}")
+    if not torch.cuda.is_available():
+        raise DeviceError(f"{device} was asked for, and PyTorch sees no CUDA device")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise DeviceError(f"{device} was asked for, and there are {torch.cuda.device_count()} CUDA devices")
+    return torch.device("cuda", index)

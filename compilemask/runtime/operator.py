@@ -1,0 +1,135 @@
+"""Attention: the function that people call, and the PyTorch operator `compilemask::attention` behind it.
+
+The operator is traceable by torch.compile and has a CPU and a CUDA implementation. It takes a descriptor as its int32
+tensor and the numbers of its layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, overload
+
+import torch
+
+from compilemask.lowering.descriptor_layout import Layout
+from compilemask.runtime.attention_cpu import attention_cpu
+from compilemask.runtime.attention_cuda import attention_cuda
+from compilemask.runtime.compiled import Compiled, compile
+from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.validate import (
+    check_descriptor,
+    check_mask_shape,
+    check_no_gradient,
+    check_scale,
+    check_tensors,
+)
+
+if TYPE_CHECKING:
+    from compilemask.language.mask import Mask
+
+_library = torch.library.Library("compilemask", "DEF")
+_library.define(
+    "attention(Tensor q, Tensor k, Tensor v, Tensor descriptor, SymInt[] layout, float scale) -> (Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
+)
+
+
+def layout_numbers(layout: Layout) -> list[int]:
+    """A layout as the operator takes it."""
+    shape = [layout.batch, layout.heads, layout.queries, layout.keys, layout.rows]
+    return [*shape, layout.pair_capacity, layout.pattern_capacity, int(layout.shared)]
+
+
+def _layout(numbers: Sequence[int]) -> Layout:
+    *sizes, shared = numbers
+    return Layout(*sizes, shared=bool(shared))
+
+
+def _attention_cpu(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: torch.Tensor, layout: Sequence[int], scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return attention_cpu(q, k, v, Descriptor(descriptor, _layout(layout)), scale)
+
+
+def _attention_cuda(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: torch.Tensor, layout: Sequence[int], scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return attention_cuda(q, k, v, Descriptor(descriptor, _layout(layout)), scale)
+
+
+def _attention_fake(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: torch.Tensor, layout: Sequence[int], scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    lse_type = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=lse_type)
+
+
+_library.impl("attention", _attention_cpu, "CPU")
+_library.impl("attention", _attention_cuda, "CUDA")
+torch.library.register_fake("compilemask::attention", _attention_fake, lib=_library)
+
+
+@overload
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: Mask | Compiled | Descriptor,
+    scale: float | None = None,
+    return_lse: Literal[False] = False,
+) -> torch.Tensor: ...
+
+
+@overload
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: Mask | Compiled | Descriptor,
+    scale: float | None = None,
+    *,
+    return_lse: Literal[True],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: Mask | Compiled | Descriptor,
+    scale: float | None = None,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """softmax(scale * q k^T) v over the visible keys of each query.
+
+    Args:
+        q: [B, Hq, Sq, D], float16, bfloat16 or float32 (float64 on the CPU).
+        k: [B, Hkv, Skv, D] like q; Hkv divides Hq, and query head h reads key head h // (Hq / Hkv).
+        v: like k.
+        mask: a mask, a compiled mask, or a descriptor for these lengths; using one descriptor again saves its build.
+            A mask with parameters per batch or head fits tensors of that batch or number of query heads.
+        scale: of the scores; 1 / sqrt(D) if not given.
+        return_lse: also return the log-sum-exp.
+
+    Returns:
+        out [B, Hq, Sq, D] in q's dtype, contiguous; 0 for a query that sees no key. With `return_lse`, also lse
+        [B, Hq, Sq], the natural logarithm of the sum of exp(score), float32 (float64 for float64 inputs); -inf for a
+        query that sees no key.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: q, k and v do not fit together, or have no backend.
+        DescriptorError: the descriptor was built for other lengths.
+        MaskError: the mask is for other batches or heads, or does not fit the lengths.
+        CompileMaskError: the scale is not finite, or a gradient would be needed; there are none yet.
+    """
+    problem = check_tensors(q, k, v)
+    scale = check_scale(scale, problem.head_dim)
+    check_no_gradient(q, k, v)
+    if isinstance(mask, Descriptor):
+        check_descriptor(mask.layout, mask.device, problem, q.device)
+    else:
+        mask = compile(mask)
+        check_mask_shape(mask.batch_shape, problem.batch, problem.query_heads)
+        mask = mask.descriptor(problem.queries, problem.keys, q.device)
+    out, lse = torch.ops.compilemask.attention(q, k, v, mask.buffer, layout_numbers(mask.layout), scale)
+    return (out, lse) if return_lse else out
