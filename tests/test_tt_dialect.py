@@ -1,4 +1,4 @@
-"""Every operation of `tt`, and the `arith` operations defined here: both syntaxes round-trip, verifiers reject, Triton parses."""
+"""Every operation of `tt` and those of `arith` defined here: both syntaxes round-trip, verifiers reject, Triton reads."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ tt.func public @every(%x: !tt.ptr<f32> {tt.divisibility = 16 : i32}, %n: i32, %q
   %any = tt.reshape %d1 allow_reorder : tensor<64x64xf32> -> tensor<4096xf32>
   %pairs = tt.join %a, %b : tensor<64xf32> -> tensor<64x2xf32>
   %left, %right = tt.split %pairs : tensor<64x2xf32> -> tensor<64xf32>
-  %old = tt.atomic_rmw fadd, relaxed, gpu, %at, %a, %mask : (tensor<64x!tt.ptr<f32>>, tensor<64xf32>, tensor<64xi1>) -> tensor<64xf32>
+  %old = tt.atomic_rmw fadd, relaxed, gpu, %at, %a, %mask
+    : (tensor<64x!tt.ptr<f32>>, tensor<64xf32>, tensor<64xi1>) -> tensor<64xf32>
   %top = tt.atomic_rmw max, acq_rel, sys, %q, %n : (!tt.ptr<i32>, i32) -> i32
   tt.store %at, %left, %mask : tensor<64x!tt.ptr<f32>>
   tt.store %q, %pid evictionPolicy = evict_first : !tt.ptr<i32>
@@ -64,7 +65,8 @@ tt.func public @every(%x: !tt.ptr<f32> {tt.divisibility = 16 : i32}, %n: i32, %q
 """
 
 EVERY_ARITH = """
-%i, %j, %f, %h, %c, %s = "test.op"() : () -> (tensor<4xi32>, tensor<4xi8>, tensor<4xf32>, tensor<4xf16>, tensor<4xi1>, i1)
+%i, %j, %f, %h, %c, %s = "test.op"()
+  : () -> (tensor<4xi32>, tensor<4xi8>, tensor<4xf32>, tensor<4xf16>, tensor<4xi1>, i1)
 %0 = arith.cmpi ult, %i, %i : tensor<4xi32>
 %1 = arith.cmpf ogt, %f, %f : tensor<4xf32>
 %2 = arith.cmpf une, %f, %f fastmath<nnan> : tensor<4xf32>
@@ -83,14 +85,17 @@ EVERY_ARITH = """
 """
 
 PREAMBLE = """
-  %f, %g, %i, %s, %p, %pt, %m, %w = "test.op"() : () -> (tensor<8xf32>, tensor<4x8xf32>, tensor<8xi32>, i32, !tt.ptr<f32>,
-    tensor<8x!tt.ptr<f32>>, tensor<8xi1>, i64)
+  %f, %g, %i, %s, %p, %pt, %m, %w = "test.op"() : () -> (tensor<8xf32>, tensor<4x8xf32>, tensor<8xi32>, i32,
+    !tt.ptr<f32>, tensor<8x!tt.ptr<f32>>, tensor<8xi1>, i64)
 """
 
 # operation: invalid uses of it, each with a part of the message
 INVALID: dict[str, list[tuple[str, str]]] = {
     "tt.func": [
-        ('"tt.func"() <{sym_name = "k", function_type = (i32) -> ()}> ({\n"tt.return"() : () -> ()\n}) : () -> ()', "entry"),
+        (
+            '"tt.func"() <{sym_name = "k", function_type = (i32) -> ()}> ({\n"tt.return"() : () -> ()\n}) : () -> ()',
+            "entry",
+        ),
     ],
     "tt.return": [('"tt.return"() : () -> ()', "expects parent")],
     "tt.get_program_id": [('"tt.get_program_id"() <{axis = 3 : i32}> : () -> i32', "axis must be")],
@@ -180,12 +185,20 @@ INVALID: dict[str, list[tuple[str, str]]] = {
         ),
     ],
     "tt.scan.return": [('"tt.scan.return"(%f) : (tensor<8xf32>) -> ()', "expects parent")],
-    "arith.cmpi": [('"arith.cmpi"(%i, %i) <{predicate = 2 : i64}> : (tensor<8xi32>, tensor<8xi32>) -> i1', "result type")],
+    "arith.cmpi": [
+        ('"arith.cmpi"(%i, %i) <{predicate = 2 : i64}> : (tensor<8xi32>, tensor<8xi32>) -> i1', "result type")
+    ],
     "arith.cmpf": [
-        ('"arith.cmpf"(%f, %f) <{predicate = 16 : i64}> : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xi1>', "predicate 16"),
+        (
+            '"arith.cmpf"(%f, %f) <{predicate = 16 : i64}> : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xi1>',
+            "predicate 16",
+        ),
     ],
     "arith.select": [
-        ('"arith.select"(%m, %g, %g) : (tensor<8xi1>, tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>', "does not fit"),
+        (
+            '"arith.select"(%m, %g, %g) : (tensor<8xi1>, tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>',
+            "does not fit",
+        ),
     ],
     "arith.extsi": [('"arith.extsi"(%i) : (tensor<8xi32>) -> tensor<8xi32>', "not wider")],
     "arith.extui": [('"arith.extui"(%i) : (tensor<8xi32>) -> i64', "shapes")],
@@ -241,7 +254,9 @@ def test_invalid_uses_are_rejected(name: str, use: str, message: str) -> None:
     assert name in names_in(module)
 
 
-@pytest.mark.parametrize("use", ["tt.get_program_id w : i32", "tt.load %i : tensor<8xi32>", "arith.cmpi lt, %i, %i : i32"])
+@pytest.mark.parametrize(
+    "use", ["tt.get_program_id w : i32", "tt.load %i : tensor<8xi32>", "arith.cmpi lt, %i, %i : i32"]
+)
 def test_parse_errors_name_what_is_wrong(use: str) -> None:
     with pytest.raises(Exception, match=r"expected|unknown"):
         parse(PREAMBLE + "%r = " + use)

@@ -9,6 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, StringAttr, SymbolNameConstraint
+from xdsl.dialects.utils import AbstractYieldOperation, parse_func_op_like, print_func_op_like
+from xdsl.ir import Attribute, Block, Dialect, Region
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    lazy_traits_def,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    traits_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import HasParent, IsolatedFromAbove, IsTerminator, SymbolOpInterface
+from xdsl.utils.exceptions import VerifyException
+
 from compilemask.dialects.triton.tt_compute import (
     COMPUTE_OPS,
     BitcastOp,
@@ -42,22 +59,6 @@ from compilemask.dialects.triton.tt_tensors import (
     UnsplatOp,
 )
 from compilemask.dialects.triton.types import PointerType, require
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, StringAttr, SymbolNameConstraint
-from xdsl.dialects.utils import AbstractYieldOperation, parse_func_op_like, print_func_op_like
-from xdsl.ir import Attribute, Block, Dialect, Region
-from xdsl.irdl import (
-    IRDLOperation,
-    irdl_op_definition,
-    lazy_traits_def,
-    opt_prop_def,
-    prop_def,
-    region_def,
-    traits_def,
-)
-from xdsl.parser import Parser
-from xdsl.printer import Printer
-from xdsl.traits import HasParent, IsolatedFromAbove, IsTerminator, SymbolOpInterface
-from xdsl.utils.exceptions import VerifyException
 
 __all__ = [
     "TT",

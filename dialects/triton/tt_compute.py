@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from compilemask.dialects.triton.enums import INPUT_PRECISIONS, enum_attr, enum_name, parse_enum
-from compilemask.dialects.triton.types import PointerType, element_of, like, require, shape_of, with_shape
 from xdsl.dialects.builtin import AnyFloat, BoolAttr, IntegerAttr, IntegerType, TensorType, i32
 from xdsl.dialects.utils import AbstractYieldOperation
 from xdsl.ir import Attribute, Operation, Region, SSAValue
@@ -28,6 +26,9 @@ from xdsl.irdl import (
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import HasParent, IsTerminator, Pure
+
+from compilemask.dialects.triton.enums import INPUT_PRECISIONS, enum_attr, enum_name, parse_enum
+from compilemask.dialects.triton.types import PointerType, element_of, like, require, shape_of, with_shape
 
 _ANY_TENSOR = base(TensorType)
 

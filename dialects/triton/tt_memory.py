@@ -5,17 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from compilemask.dialects.triton.enums import (
-    CACHE_MODIFIERS,
-    EVICTION_POLICIES,
-    MEM_SCOPES,
-    MEM_SEMANTICS,
-    RMW_OPS,
-    enum_attr,
-    enum_name,
-    parse_enum,
-)
-from compilemask.dialects.triton.types import element_of, like, pointee_of, require
 from xdsl.dialects.builtin import AnyFloat, IntegerAttr, IntegerType, i1, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
@@ -35,6 +24,18 @@ from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
+
+from compilemask.dialects.triton.enums import (
+    CACHE_MODIFIERS,
+    EVICTION_POLICIES,
+    MEM_SCOPES,
+    MEM_SEMANTICS,
+    RMW_OPS,
+    enum_attr,
+    enum_name,
+    parse_enum,
+)
+from compilemask.dialects.triton.types import element_of, like, pointee_of, require
 
 # ---------------------------------------------------------------- pointers
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from math import prod
 from typing import ClassVar, Self
 
-from compilemask.dialects.triton.enums import parse_enum
-from compilemask.dialects.triton.types import element_of, like, require, require_same_element, shape_of
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType, UnitAttr, i32
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
@@ -26,6 +24,9 @@ from xdsl.irdl import (
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import Pure
+
+from compilemask.dialects.triton.enums import parse_enum
+from compilemask.dialects.triton.types import element_of, like, require, require_same_element, shape_of
 
 AXES = ("x", "y", "z")
 _ANY_TENSOR = base(TensorType)

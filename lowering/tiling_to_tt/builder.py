@@ -52,11 +52,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from compilemask.dialects.triton import tt
-from compilemask.dialects.triton.types import PointerType, element_of, shape_of
-from compilemask.lowering.tiling_to_tt import value as values
-from compilemask.lowering.tiling_to_tt.control_flow import ForLoop, IfElse, WhileLoop
-from compilemask.lowering.tiling_to_tt.value import Number, Value
 from xdsl.dialects import arith as xdsl_arith
 from xdsl.dialects import math
 from xdsl.dialects.builtin import (
@@ -81,7 +76,12 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from compilemask.dialects.triton import tt
+from compilemask.dialects.triton.types import PointerType, element_of, shape_of
 from compilemask.errors import LoweringError
+from compilemask.lowering.tiling_to_tt import value as values
+from compilemask.lowering.tiling_to_tt.control_flow import ForLoop, IfElse, WhileLoop
+from compilemask.lowering.tiling_to_tt.value import Number, Value
 
 __all__ = ["Arg", "KernelBuilder", "Value", "bf16", "f16", "f32", "f64", "i1", "i8", "i16", "i32", "i64", "ptr"]
 

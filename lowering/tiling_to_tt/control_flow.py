@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Protocol
 
-from compilemask.lowering.tiling_to_tt.value import Emitter, Value
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import IntegerType, i1
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from compilemask.errors import LoweringError
+from compilemask.lowering.tiling_to_tt.value import Emitter, Value
 
 
 class RegionEmitter(Emitter, Protocol):

@@ -12,13 +12,13 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from compilemask.dialects import arith
-from compilemask.dialects.triton import tt
-from compilemask.dialects.triton.types import PointerType, element_of, like, shape_of, with_shape
 from xdsl.dialects import arith as xdsl_arith
 from xdsl.dialects.builtin import AnyFloat, BFloat16Type, Float16Type, Float32Type, IntegerType, f32, i1, i32, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
+from compilemask.dialects import arith
+from compilemask.dialects.triton import tt
+from compilemask.dialects.triton.types import PointerType, element_of, like, shape_of, with_shape
 from compilemask.errors import LoweringError
 
 Number: TypeAlias = bool | int | float
