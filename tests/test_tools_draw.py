@@ -69,3 +69,5 @@ def test_example_parameters_fit_every_length(length: int) -> None:
         assert list(offsets) == sorted(offsets)
     height, width = image_size(length)
     assert height * width == length
+    for example in EXAMPLES.values():
+        assert example.mask(length).batch_shape == (1, 1)

@@ -167,9 +167,7 @@ def _module(options: argparse.Namespace) -> ModuleOp:
 
 def _lower(options: argparse.Namespace) -> int:
     if options.to in LEVELS_WITHOUT_KERNELS:
-        from compilemask.lowering.pipeline import lower
-
-        text = str(lower(_module(options), to=options.to))
+        text = str(_lowered(_module(options), options.to))
     else:
         import compilemask as cm
 
@@ -181,6 +179,12 @@ def _lower(options: argparse.Namespace) -> int:
         sys.stdout.write(text)
         sys.stdout.flush()
     return 0
+
+
+def _lowered(module: ModuleOp, level: str) -> ModuleOp:
+    from compilemask.lowering.pipeline import lower
+
+    return lower(module, to=level)
 
 
 def _draw(options: argparse.Namespace) -> int:

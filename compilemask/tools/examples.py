@@ -72,7 +72,7 @@ def _image(length: int) -> dict[str, Parameter]:
 
 
 def _clear(length: int) -> dict[str, Parameter]:
-    text = min(512, length // 2)
+    text = 512 if length >= 1000 else length // 2
     return {**_image(length - text), "radius": 16, "text": text}
 
 
