@@ -303,6 +303,10 @@ MISUSES: dict[str, tuple[Callable[[KernelBuilder, Value], object], str]] = {
     "use outside": (_outside, "outside the loop"),
     "yield of another type": (_wrong_yield, "loop yield"),
     "one-sided yield": (_one_sided, "different types"),
+    "capture": (
+        lambda kb, n: kb.reduce_many([kb.arange(0, 8)], 0, lambda a, b: (a[0] + b[0] * n,)),
+        "outside the loop",
+    ),
     "early results": (lambda kb, n: kb.for_loop(0, n, 1).results, "after the `with`"),
 }
 

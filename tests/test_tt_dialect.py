@@ -1,4 +1,4 @@
-"""Every operation of `tt` and those of `arith` defined here: both syntaxes round-trip, verifiers reject, Triton reads."""
+"""All operations of `tt`, and of `arith` as defined here: both syntaxes round-trip, verifiers reject, Triton reads."""
 
 from __future__ import annotations
 

@@ -200,17 +200,15 @@ class KernelBuilder:
         return self._pools[-1].get(literal, type_)
 
     @contextmanager
-    def insert_into(self, block: Block, *, own_constants: bool = False) -> Iterator[None]:
-        """Emit into `block` inside the `with`; `own_constants` keeps constants in that block, too."""
-        self._blocks.append(block)
-        if own_constants:
-            self._pools.append(_ConstantPool(block))
+    def insert_into(self, block: Block, *, isolated: bool = False) -> Iterator[None]:
+        """Emit into `block` inside the `with`; an isolated block sees nothing around it, constants included."""
+        outer_blocks, outer_pools = self._blocks, self._pools
+        self._blocks = [block] if isolated else [*outer_blocks, block]
+        self._pools = [*outer_pools, _ConstantPool(block)] if isolated else outer_pools
         try:
             yield
         finally:
-            self._blocks.pop()
-            if own_constants:
-                self._pools.pop()
+            self._blocks, self._pools = outer_blocks, outer_pools
 
     def finish(self) -> ModuleOp:
         """End the kernel with `tt.return` and give the verified module."""
@@ -480,7 +478,7 @@ class KernelBuilder:
     ) -> Region:
         block = Block(arg_types=[x.dtype for x in xs] * 2)
         arguments = tuple(Value(self, argument.type, ssa=argument) for argument in block.args)
-        with self.insert_into(block, own_constants=True):
+        with self.insert_into(block, isolated=True):
             combined = combine(arguments[: len(xs)], arguments[len(xs) :])
             self.emit_op(end(*(x.ssa for x in combined)))
         return Region(block)
