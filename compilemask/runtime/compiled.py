@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from io import StringIO
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, overload
 
 import torch
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.printer import Printer
 
 from compilemask.errors import DeviceError, MaskError, TargetError
 from compilemask.runtime.descriptor import Descriptor
@@ -68,12 +71,7 @@ class Compiled:
         if level not in LEVELS:
             raise TargetError(f"unknown level {level!r}, expected one of {', '.join(LEVELS)}")
         if level in ("mask", "interval", "tiling"):
-            module = {
-                "mask": lambda: self.program.mask_module,
-                "interval": lambda: self.program.interval_module,
-                "tiling": lambda: self.program.tiling_module,
-            }[level]()
-            return f"{module}\n"
+            return _printed(getattr(self.program, f"{level}_module"))
         if level in TARGETED and target is None:
             raise TargetError(f"{level} depends on a target; give one such as target='cuda:90'")
         return "\n".join(f"// {name}\n{text}" for name, text in self._kernel_texts(level, target).items())
@@ -157,14 +155,20 @@ class Compiled:
         return f"Compiled(@{self.name}, {values})"
 
 
+def _printed(module: ModuleOp) -> str:
+    stream = StringIO()
+    Printer(stream).print_op(module)
+    return stream.getvalue() + "\n"
+
+
 KEPT_DESCRIPTORS = 16
 """Descriptors of masks without tables that are kept for the next call with the same lengths."""
 _constant_descriptors: OrderedDict[tuple[object, ...], Descriptor] = OrderedDict()
 _lock = Lock()
 
 
-def compile(mask: Mask) -> Compiled:
-    """Compile a mask. Cheap: work is done on first use, and once for all masks of one structure.
+def compile(mask: Mask | Compiled) -> Compiled:
+    """Compile a mask (a compiled one is returned as it is). Cheap: work is done on first use, and once for all masks of one structure.
 
     Raises MaskError if `mask` is no mask or its parameters disagree.
     """

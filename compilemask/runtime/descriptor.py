@@ -20,7 +20,7 @@ from compilemask.lowering.descriptor_layout import (
     Layout,
 )
 
-HEADER_FIELDS = (
+HEADER_FIELDS: tuple[str, ...] = (
     "magic",
     "version",
     "batch",
@@ -80,7 +80,7 @@ class Descriptor:
                 f"a descriptor is an int32 tensor of rank 1 with at least {HEADER_WORDS} words, "
                 f"got {buffer.dtype} of shape {tuple(buffer.shape)}"
             )
-        header = dict(zip(HEADER_FIELDS, buffer[: len(HEADER_FIELDS)].tolist(), strict=True))
+        header = _header(buffer)
         for name, expected in (("magic", MAGIC), ("version", VERSION), ("keys_of_a_tile", KEYS)):
             if header[name] != expected:
                 raise DescriptorError(
@@ -152,7 +152,7 @@ class Descriptor:
 
     def check(self) -> Descriptor:
         """This descriptor, if its build had room for everything, else DescriptorError; waits for the device."""
-        header = dict(zip(HEADER_FIELDS, self.header[: len(HEADER_FIELDS)].tolist(), strict=True))
+        header = _header(self.buffer)
         if header["magic"] != MAGIC or header["version"] != VERSION:
             raise DescriptorError(
                 f"not a descriptor of version {VERSION}: its first words are {self.header[:2].tolist()}"
@@ -208,6 +208,11 @@ class Descriptor:
             f"Descriptor({layout.batch}x{layout.heads} masks, {layout.queries}x{layout.keys} positions, "
             f"{'shared' if layout.shared else 'stored'} patterns, {layout.words * 4 / 1024:.1f} KiB on {self.device})"
         )
+
+
+def _header(buffer: torch.Tensor) -> dict[str, int]:
+    """The header's words by name; waits for the device."""
+    return dict(zip(HEADER_FIELDS, buffer[: len(HEADER_FIELDS)].tolist(), strict=True))
 
 
 def _layout_of(header: dict[str, int], shared: bool) -> Layout:

@@ -32,7 +32,8 @@ class Parameter(NamedTuple):
         """(B, H) of the table; (1, 1) of an integer."""
         if not isinstance(self.value, torch.Tensor):
             return 1, 1
-        return _three_dimensions(self.value).shape[:2]
+        batch, heads, _ = _three_dimensions(self.value).shape
+        return batch, heads
 
     def of_mask(self, batch: int, head: int) -> int | NDArray[np.int32]:
         """What one mask reads: an int, or its table on the CPU as int32 [L]."""
@@ -110,7 +111,9 @@ def on_device(parameter: Parameter, device: torch.device) -> Parameter:
     if table.device.type != "cpu" or device.type == "cpu":
         return Parameter(parameter.name, _usable(parameter.name, table, device))
     version = None if table.is_inference() else table._version
-    copies: dict[torch.device, tuple[int | None, torch.Tensor]] = _copies.setdefault(table, {})
+    if table not in _copies:
+        _copies[table] = {}
+    copies: dict[torch.device, tuple[int | None, torch.Tensor]] = _copies[table]
     known = copies.get(device)
     if known is None or version is None or known[0] != version:
         known = (version, _usable(parameter.name, table, device))

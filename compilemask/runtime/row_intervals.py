@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compilemask.dialects.semantics.interval import Family
 from compilemask.lowering.descriptor_layout import KEYS
 from compilemask.runtime.bits import Ints, keys_between
 
 MEMBERS_AT_ONCE = 1 << 20
 """Intervals that are expanded at a time; bounds the memory of a build."""
-
-
-class Family(Protocol):
-    """Rows' intervals per line of a raster (interval.family): arrays over rows."""
-
-    first: NDArray[Any]
-    last: NDArray[Any]
-    base: NDArray[Any]
-    pitch: NDArray[Any]
-
-    def members(self, rows: NDArray[Any], lines: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """lo and hi of the member of each (row, line)."""
-        ...
 
 
 class IntervalSet:
