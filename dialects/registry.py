@@ -14,17 +14,9 @@ from compilemask.dialects.arith import ARITH
 from compilemask.dialects.interval import INTERVAL
 from compilemask.dialects.mask import MASK
 from compilemask.dialects.tiling import TILING
+from compilemask.dialects.triton.tt import TT
 
-
-def _triton() -> list[Dialect]:
-    try:
-        from compilemask.dialects.triton.tt import TT
-    except ImportError:
-        return []
-    return [TT]
-
-
-DIALECTS: tuple[Dialect, ...] = (Builtin, Func, ARITH, Math, Scf, MemRef, MASK, INTERVAL, TILING, *_triton())
+DIALECTS: tuple[Dialect, ...] = (Builtin, Func, ARITH, Math, Scf, MemRef, MASK, INTERVAL, TILING, TT)
 
 
 def make_context() -> Context:

@@ -17,7 +17,7 @@ Align = Literal["top_left", "bottom_right"]
 """Which query and key are the same token if there are not equally many: the first ones or the last ones."""
 
 
-def checked_align(what: str, align: object) -> Align:
+def checked_align(what: str, align: Align) -> Align:
     """Raises `MaskError` unless `align` is one of the two."""
     if align == "top_left" or align == "bottom_right":
         return align

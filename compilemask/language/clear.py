@@ -1,4 +1,4 @@
-"""CLEAR (Liu et al. 2024, arXiv:2412.16112): image tokens of a diffusion transformer see the text and a disk around them."""
+"""CLEAR (Liu et al. 2024, arXiv:2412.16112): image tokens see the text and a disk around themselves."""
 
 from __future__ import annotations
 

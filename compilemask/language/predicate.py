@@ -254,7 +254,7 @@ class _Emitter:
             negative = self._add(xdsl_arith.SubiOp(self._constant(Integer("constant", payload=0)), operands[0]))
             return self._add(xdsl_arith.MaxSIOp(operands[0], negative))
         if symbol.kind in _COMPARISONS:
-            return self._add(CmpiOp(*operands, _COMPARISONS[symbol.kind]))
+            return self._add(CmpiOp(operands[0], operands[1], _COMPARISONS[symbol.kind]))
         return self._add(_ARITH[symbol.kind](*operands))  # pyright: ignore[reportArgumentType]
 
     def _constant(self, symbol: Symbol) -> SSAValue:

@@ -1,4 +1,4 @@
-"""One prompt shared by several answers: reward models, DPO, sampling ("share question" of FlashMask, arXiv:2410.01359)."""
+"""One prompt shared by several answers: reward models, DPO ("share question" of FlashMask, arXiv:2410.01359)."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class _Machine:
         assert len(scalars) == len(block.args), (
             f"@{self.func.sym_name.data} takes {len(block.args) - 3} mask parameters"
         )
-        values = {
+        values: dict[SSAValue, arith.Value] = {
             argument: arith.as_argument(value, argument.type, f"argument {argument.index}")
             for argument, value in zip(block.args, scalars, strict=True)
         }

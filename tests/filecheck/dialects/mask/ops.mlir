@@ -1,0 +1,123 @@
+// Every operation of the mask dialect, printed and read back in custom and in generic form.
+// RUN: compilemask-opt %s | filecheck %s
+// RUN: compilemask-opt %s | compilemask-opt | filecheck %s
+// RUN: compilemask-opt %s --print-op-generic | filecheck %s --check-prefix=GENERIC
+// RUN: compilemask-opt %s --print-op-generic | compilemask-opt | filecheck %s
+
+mask.func @leaves(%a: i32, %b: i32) -> !mask.region {
+  %queries = mask.queries
+  %keys = mask.keys
+  %all = mask.all
+  %none = mask.none
+  %below = mask.band to %b
+  %above = mask.band from %a
+  %band = mask.band from %a to %b
+  %rows = mask.rows %a to %queries
+  %cols = mask.cols %b to %keys
+  %union = mask.union %all, %none
+  %intersect = mask.intersect %below, %above
+  %subtract = mask.subtract %band, %rows
+  %complement = mask.complement %cols
+  %left = mask.union %union, %intersect
+  %right = mask.union %subtract, %complement
+  %visible = mask.union %left, %right
+  mask.return %visible
+}
+// CHECK-LABEL: mask.func @leaves(%a: i32, %b: i32) -> !mask.region {
+// CHECK-NEXT:    %queries = mask.queries
+// CHECK-NEXT:    %keys = mask.keys
+// CHECK-NEXT:    %all = mask.all
+// CHECK-NEXT:    %none = mask.none
+// CHECK-NEXT:    %below = mask.band to %b
+// CHECK-NEXT:    %above = mask.band from %a
+// CHECK-NEXT:    %band = mask.band from %a to %b
+// CHECK-NEXT:    %rows = mask.rows %a to %queries
+// CHECK-NEXT:    %cols = mask.cols %b to %keys
+// CHECK-NEXT:    %union = mask.union %all, %none
+// CHECK-NEXT:    %intersect = mask.intersect %below, %above
+// CHECK-NEXT:    %subtract = mask.subtract %band, %rows
+// CHECK-NEXT:    %complement = mask.complement %cols
+// CHECK-NEXT:    %left = mask.union %union, %intersect
+// CHECK-NEXT:    %right = mask.union %subtract, %complement
+// CHECK-NEXT:    %visible = mask.union %left, %right
+// CHECK-NEXT:    mask.return %visible
+// CHECK-NEXT:  }
+
+mask.func @segments(%offsets: memref<?xi32>) -> !mask.region {
+  %zero = arith.constant 0 : i32
+  %documents = mask.segments %offsets : memref<?xi32>
+  %own = mask.same %documents
+  %first = mask.read %offsets[%zero] : memref<?xi32>
+  %seen = mask.cols %zero to %first
+  %visible = mask.intersect %own, %seen
+  mask.return %visible
+}
+// CHECK-LABEL: mask.func @segments(%offsets: memref<?xi32>) -> !mask.region {
+// CHECK-NEXT:    %zero = arith.constant 0 : i32
+// CHECK-NEXT:    %documents = mask.segments %offsets : memref<?xi32>
+// CHECK-NEXT:    %own = mask.same %documents
+// CHECK-NEXT:    %first = mask.read %offsets[%zero] : memref<?xi32>
+// CHECK-NEXT:    %seen = mask.cols %zero to %first
+// CHECK-NEXT:    %visible = mask.intersect %own, %seen
+// CHECK-NEXT:    mask.return %visible
+// CHECK-NEXT:  }
+
+mask.func @images(%height: i32, %width: i32, %origin: i32) -> !mask.region {
+  %radius = arith.constant 8 : i32
+  %image = mask.grid at %origin size %height x %width
+  %disk = mask.disk %image radius %radius
+  %box = mask.box %image reach %radius x %radius
+  %visible = mask.union %disk, %box
+  mask.return %visible
+}
+// CHECK-LABEL: mask.func @images(%height: i32, %width: i32, %origin: i32) -> !mask.region {
+// CHECK-NEXT:    %radius = arith.constant 8 : i32
+// CHECK-NEXT:    %image = mask.grid at %origin size %height x %width
+// CHECK-NEXT:    %disk = mask.disk %image radius %radius
+// CHECK-NEXT:    %box = mask.box %image reach %radius x %radius
+// CHECK-NEXT:    %visible = mask.union %disk, %box
+// CHECK-NEXT:    mask.return %visible
+// CHECK-NEXT:  }
+
+mask.func @predicate(%label: memref<?xi32>) -> !mask.region {
+  %visible = mask.where {
+  ^bb0(%q: i32, %kv: i32):
+    %0 = mask.read %label[%q] : memref<?xi32>
+    %1 = mask.read %label[%kv] : memref<?xi32>
+    %2 = arith.cmpi eq, %0, %1 : i32
+    mask.yield %2
+  }
+  mask.return %visible
+}
+// CHECK-LABEL: mask.func @predicate(%label: memref<?xi32>) -> !mask.region {
+// CHECK-NEXT:    %visible = mask.where {
+// CHECK-NEXT:    ^bb0(%q: i32, %kv: i32):
+// CHECK-NEXT:      %0 = mask.read %label[%q] : memref<?xi32>
+// CHECK-NEXT:      %1 = mask.read %label[%kv] : memref<?xi32>
+// CHECK-NEXT:      %2 = arith.cmpi eq, %0, %1 : i32
+// CHECK-NEXT:      mask.yield %2
+// CHECK-NEXT:    }
+// CHECK-NEXT:    mask.return %visible
+// CHECK-NEXT:  }
+
+// GENERIC: "mask.func"() <{sym_name = "leaves", function_type = (i32, i32) -> !mask.region}> ({
+// GENERIC: %queries = "mask.queries"() : () -> i32
+// GENERIC: %keys = "mask.keys"() : () -> i32
+// GENERIC: %all = "mask.all"() : () -> !mask.region
+// GENERIC: %none = "mask.none"() : () -> !mask.region
+// GENERIC: %below = "mask.band"(%b) <{operandSegmentSizes = array<i32: 0, 1>}> : (i32) -> !mask.region
+// GENERIC: %rows = "mask.rows"(%a, %queries) : (i32, i32) -> !mask.region
+// GENERIC: %cols = "mask.cols"(%b, %keys) : (i32, i32) -> !mask.region
+// GENERIC: %union = "mask.union"(%all, %none) : (!mask.region, !mask.region) -> !mask.region
+// GENERIC: %intersect = "mask.intersect"(%below, %above) : (!mask.region, !mask.region) -> !mask.region
+// GENERIC: %subtract = "mask.subtract"(%band, %rows) : (!mask.region, !mask.region) -> !mask.region
+// GENERIC: %complement = "mask.complement"(%cols) : (!mask.region) -> !mask.region
+// GENERIC: "mask.return"(%visible) : (!mask.region) -> ()
+// GENERIC: %documents = "mask.segments"(%offsets) : (memref<?xi32>) -> !mask.segments
+// GENERIC: %own = "mask.same"(%documents) : (!mask.segments) -> !mask.region
+// GENERIC: %first = "mask.read"(%offsets, %zero) : (memref<?xi32>, i32) -> i32
+// GENERIC: %image = "mask.grid"(%origin, %height, %width) : (i32, i32, i32) -> !mask.grid
+// GENERIC: %disk = "mask.disk"(%image, %radius) : (!mask.grid, i32) -> !mask.region
+// GENERIC: %box = "mask.box"(%image, %radius, %radius) : (!mask.grid, i32, i32) -> !mask.region
+// GENERIC: %visible = "mask.where"() ({
+// GENERIC: "mask.yield"(%2) : (i1) -> ()

@@ -1,0 +1,76 @@
+// Every operation of the tiling dialect, printed and read back in custom and in generic form.
+// RUN: compilemask-opt %s | filecheck %s
+// RUN: compilemask-opt %s | compilemask-opt | filecheck %s
+// RUN: compilemask-opt %s --print-op-generic | filecheck %s --check-prefix=GENERIC
+// RUN: compilemask-opt %s --print-op-generic | compilemask-opt | filecheck %s
+
+tiling.func @causal(%tile: i32, %queries: i32, %keys: i32) -> !tiling.runs attributes {shape = #tiling.shape<128 x 128>, patterns = #tiling.patterns shared, reserve = #tiling.reserve<2 per query_tile, 0 per key_tile>} {
+  %rows = tiling.rows %tile of %queries
+  %past = tiling.envelope 0 of @causal over %rows given %queries, %keys : i32, i32
+  %runs = tiling.classify @causal over %rows within %past given %queries, %keys : i32, i32
+  tiling.return %runs
+}
+// CHECK-LABEL: tiling.func @causal(%tile: i32, %queries: i32, %keys: i32) -> !tiling.runs attributes {shape = #tiling.shape<128 x 128>, patterns = #tiling<patterns shared>, reserve = #tiling.reserve<2 per query_tile, 0 per key_tile>} {
+// CHECK-NEXT:    %rows = tiling.rows %tile of %queries
+// CHECK-NEXT:    %past = tiling.envelope 0 of @causal over %rows given %queries, %keys : i32, i32
+// CHECK-NEXT:    %runs = tiling.classify @causal over %rows within %past given %queries, %keys : i32, i32
+// CHECK-NEXT:    tiling.return %runs
+// CHECK-NEXT:  }
+
+tiling.func @anything(%tile: i32, %queries: i32, %keys: i32, %table: memref<?xi32>) -> !tiling.runs attributes {shape = #tiling.shape<64 x 128>, patterns = #tiling.patterns stored, reserve = #tiling.reserve<unknown>} {
+  %rows = tiling.rows %tile of %queries
+  %runs = tiling.classify @anything over %rows given %queries, %keys, %table : i32, i32, memref<?xi32>
+  tiling.return %runs
+}
+// CHECK-LABEL: tiling.func @anything(%tile: i32, %queries: i32, %keys: i32, %table: memref<?xi32>) -> !tiling.runs attributes {shape = #tiling.shape<64 x 128>, patterns = #tiling<patterns stored>, reserve = #tiling.reserve<unknown>} {
+// CHECK-NEXT:    %rows = tiling.rows %tile of %queries
+// CHECK-NEXT:    %runs = tiling.classify @anything over %rows given %queries, %keys, %table : i32, i32, memref<?xi32>
+// CHECK-NEXT:    tiling.return %runs
+// CHECK-NEXT:  }
+
+tiling.func @image(%tile: i32, %queries: i32, %keys: i32, %width: i32) -> !tiling.runs attributes {shape = #tiling.shape<128 x 128>, patterns = #tiling.patterns stored, reserve = #tiling.reserve<2 per query_tile, 1 per key_tile, 31 lines of argument 3>} {
+  %rows = tiling.rows %tile of %queries
+  %runs = tiling.classify @image over %rows given %queries, %keys, %width : i32, i32, i32
+  tiling.return %runs
+}
+// CHECK-LABEL: tiling.func @image(%tile: i32, %queries: i32, %keys: i32, %width: i32) -> !tiling.runs attributes {shape = #tiling.shape<128 x 128>, patterns = #tiling<patterns stored>, reserve = #tiling.reserve<2 per query_tile, 1 per key_tile, 31 lines of argument 3>} {
+// CHECK-NEXT:    %rows = tiling.rows %tile of %queries
+// CHECK-NEXT:    %runs = tiling.classify @image over %rows given %queries, %keys, %width : i32, i32, i32
+// CHECK-NEXT:    tiling.return %runs
+// CHECK-NEXT:  }
+
+func.func @plain(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %descriptor: !tiling.descriptor, %scale: f32) {
+  %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision ieee {
+  } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>, tensor<?x?x?xf32>
+  func.return
+}
+// CHECK-LABEL: func.func @plain(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %descriptor: !tiling.descriptor, %scale: f32) {
+// CHECK-NEXT:    %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision ieee {
+// CHECK-NEXT:    } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>, tensor<?x?x?xf32>
+// CHECK-NEXT:    func.return
+// CHECK-NEXT:  }
+
+func.func @scored(%q: tensor<?x?x?x64xf32>, %k: tensor<?x?x?x64xf32>, %v: tensor<?x?x?x64xf32>, %descriptor: !tiling.descriptor, %scale: f32) {
+  %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision tf32x3 {
+  ^bb0(%score: f32, %row: i32, %kv: i32):
+    %0 = arith.addf %score, %score : f32
+    tiling.yield %0
+  } : tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32> -> tensor<?x?x?x64xf32>, tensor<?x?x?xf32>
+  func.return
+}
+// CHECK-LABEL: func.func @scored(%q: tensor<?x?x?x64xf32>, %k: tensor<?x?x?x64xf32>, %v: tensor<?x?x?x64xf32>, %descriptor: !tiling.descriptor, %scale: f32) {
+// CHECK-NEXT:    %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision tf32x3 {
+// CHECK-NEXT:    ^bb0(%score: f32, %row: i32, %kv: i32):
+// CHECK-NEXT:      %0 = arith.addf %score, %score : f32
+// CHECK-NEXT:      tiling.yield %0
+// CHECK-NEXT:    } : tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32> -> tensor<?x?x?x64xf32>, tensor<?x?x?xf32>
+// CHECK-NEXT:    func.return
+// CHECK-NEXT:  }
+
+// GENERIC: "tiling.func"() <{sym_name = "causal", function_type = (i32, i32, i32) -> !tiling.runs}> ({
+// GENERIC: %rows = "tiling.rows"(%tile, %queries) : (i32, i32) -> !tiling.rows
+// GENERIC: %past = "tiling.envelope"(%rows, %queries, %keys) <{part = 0 : i32, callee = @causal}> : (!tiling.rows, i32, i32) -> !tiling.envelope
+// GENERIC: %runs = "tiling.classify"(%rows, %past, %queries, %keys) <{callee = @causal, operandSegmentSizes = array<i32: 1, 1, 2>}> : (!tiling.rows, !tiling.envelope, i32, i32) -> !tiling.runs
+// GENERIC: "tiling.return"(%runs) : (!tiling.runs) -> ()
+// GENERIC: %out, %lse = "tiling.attention"(%q, %k, %v, %descriptor, %scale) <{precision = #tiling<precision ieee>}> ({
+// GENERIC: "tiling.yield"(%0) : (f32) -> ()
