@@ -16,6 +16,7 @@ from compilemask.language.builder import Builder, Parameter
 from compilemask.language.values import common_batch
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 _LONGEST_NAME = 40
@@ -91,14 +92,20 @@ class Mask(ABC):
         assert isinstance(func, dialect.FuncOp)
         batch, heads = self.batch_shape
         result = np.zeros((batch, heads, queries, keys), dtype=np.bool_)
-        tables = [p.value if isinstance(p.value, int) else p.value.cpu().numpy() for p in self.parameters]
         for b, h in np.ndindex(batch, heads):
-            arguments = [
-                value if isinstance(value, int) else value[min(b, value.shape[0] - 1), min(h, value.shape[1] - 1)]
-                for value in tables
-            ]
-            result[b, h] = visible(func, arguments, queries, keys)
+            result[b, h] = visible(func, self.arguments(b, h), queries, keys)
         return torch.from_numpy(result)
+
+    def arguments(self, batch: int = 0, head: int = 0) -> list[int | np.ndarray]:
+        """The parameters' values for one (batch, head), in order: an int, or a table of shape [n] in host memory."""
+        result: list[int | np.ndarray] = []
+        for parameter in self.parameters:
+            table = parameter.value
+            if isinstance(table, int):
+                result.append(table)
+                continue
+            result.append(table[min(batch, table.shape[0] - 1), min(head, table.shape[1] - 1)].cpu().numpy())
+        return result
 
     def named(self, name: str) -> Mask:
         """The same mask under another name in IR.

@@ -206,7 +206,7 @@ Q, KV = Integer("q"), Integer("kv")
 @dataclass(frozen=True, eq=False, repr=False)
 class _Where(Mask):
     visible: Condition
-    arguments: dict[str, Value]
+    bound: dict[str, Value]
     label: str
 
     @property
@@ -216,7 +216,7 @@ class _Where(Mask):
     def emit(self, builder: Builder) -> SSAValue:
         values = {
             name: builder.scalar(name, value) if value.is_scalar else builder.table(name, value)
-            for name, value in self.arguments.items()
+            for name, value in self.bound.items()
         }
         body = Block(arg_types=[i32, i32])
         for argument, hint in zip(body.args, ("q", "kv"), strict=True):

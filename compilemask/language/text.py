@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, eq=False, repr=False)
 class _Stored(Mask):
     func: dialect.FuncOp
-    arguments: tuple[tuple[str, Value], ...]
+    bound: tuple[tuple[str, Value], ...]
 
     @property
     def name(self) -> str:
@@ -33,7 +33,7 @@ class _Stored(Mask):
     def emit(self, builder: Builder) -> SSAValue:
         block = self.func.body.block
         copies: dict[SSAValue, SSAValue] = {}
-        for argument, (name, value) in zip(block.args, self.arguments, strict=True):
+        for argument, (name, value) in zip(block.args, self.bound, strict=True):
             copies[argument] = builder.table(name, value) if value.is_table else builder.scalar(name, value)
         for op in block.ops:
             if isinstance(op, dialect.ReturnOp):
