@@ -19,52 +19,91 @@ from compilemask.dialects import interval
 
 PROOF_DEPTH = 7
 """How many substitutions deep a proof may go; bounds of real masks need two or three."""
+PROOF_STEPS = 100
+"""How many substitutions one proof may try in all."""
+PROOF_SIZE = 60
+"""Expressions with more terms than this are not worth a proof."""
 
 
 # ---- expressions ----
 
 
-@dataclass(frozen=True)
-class Value:
+class _Node:
+    """A node of an expression that knows its hash and its size, so that comparing and bounding large ones is cheap."""
+
+    __slots__ = ("_hash", "_key", "size")
+
+    def _seal(self, key: tuple[object, ...], size: int) -> None:
+        object.__setattr__(self, "_key", key)
+        object.__setattr__(self, "_hash", hash((type(self).__name__, key)))
+        object.__setattr__(self, "size", size)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return type(self) is type(other) and self._hash == other._hash and self._key == other._key  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, eq=False)
+class Value(_Node):
     """An SSA value that is not looked into."""
 
     ssa: SSAValue
 
+    def __post_init__(self) -> None:
+        self._seal((self.ssa,), 1)
 
-@dataclass(frozen=True)
-class Extreme:
+
+@dataclass(frozen=True, eq=False)
+class Extreme(_Node):
     """The minimum or maximum of at least two expressions."""
 
     kind: str
     items: tuple[Expr, ...]
 
+    def __post_init__(self) -> None:
+        self._seal((self.kind, self.items), 1 + sum(item.size for item in self.items))
 
-@dataclass(frozen=True)
-class Select:
+
+@dataclass(frozen=True, eq=False)
+class Select(_Node):
     """`then` where the condition holds, else `other`."""
 
     condition: Condition
     then: Expr
     other: Expr
 
+    def __post_init__(self) -> None:
+        size = 1 + self.condition.size + self.then.size + self.other.size
+        self._seal((self.condition, self.then, self.other), size)
 
-@dataclass(frozen=True)
-class Product:
+
+@dataclass(frozen=True, eq=False)
+class Product(_Node):
     """A product of two expressions that both vary."""
 
     lhs: Expr
     rhs: Expr
 
+    def __post_init__(self) -> None:
+        self._seal((self.lhs, self.rhs), 1 + self.lhs.size + self.rhs.size)
+
 
 Atom: TypeAlias = Value | Extreme | Select | Product
 
 
-@dataclass(frozen=True)
-class Expr:
+@dataclass(frozen=True, eq=False)
+class Expr(_Node):
     """constant + sum of coefficient * atom; coefficients are not 0 and atoms differ."""
 
     constant: int
     terms: tuple[tuple[Atom, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        self._seal((self.constant, frozenset(self.terms)), 1 + sum(atom.size for atom, _ in self.terms))
 
     @property
     def is_constant(self) -> bool:
@@ -94,12 +133,6 @@ class Expr:
     def __sub__(self, other: Expr | int) -> Expr:
         return self + (-other if isinstance(other, int) else other * -1)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Expr) and self.constant == other.constant and dict(self.terms) == dict(other.terms)
-
-    def __hash__(self) -> int:
-        return hash((self.constant, frozenset(self.terms)))
-
 
 def constant(value: int) -> Expr:
     """The expression of an integer."""
@@ -119,25 +152,34 @@ def atoms(expr: Expr) -> Iterable[Atom]:
 # ---- conditions ----
 
 
-@dataclass(frozen=True)
-class NonNegative:
+@dataclass(frozen=True, eq=False)
+class NonNegative(_Node):
     """expr >= 0."""
 
     expr: Expr
 
+    def __post_init__(self) -> None:
+        self._seal((self.expr,), 1 + self.expr.size)
 
-@dataclass(frozen=True)
-class Flag:
+
+@dataclass(frozen=True, eq=False)
+class Flag(_Node):
     """An i1 value that is not looked into."""
 
     ssa: SSAValue
 
+    def __post_init__(self) -> None:
+        self._seal((self.ssa,), 1)
 
-@dataclass(frozen=True)
-class All:
+
+@dataclass(frozen=True, eq=False)
+class All(_Node):
     """Every one of the conditions holds."""
 
     items: tuple[Condition, ...]
+
+    def __post_init__(self) -> None:
+        self._seal((self.items,), 1 + sum(item.size for item in self.items))
 
 
 Condition: TypeAlias = NonNegative | Flag | All
@@ -153,6 +195,7 @@ class Bounds:
     lower: dict[Atom, list[Expr]] = field(default_factory=dict)
     upper: dict[Atom, list[Expr]] = field(default_factory=dict)
     _proofs: dict[Expr, bool] = field(default_factory=dict)
+    _steps: int = 0
 
     def assume_le(self, a: Expr, b: Expr) -> None:
         """Note that a <= b, for use in proofs about each atom of a and b that stands alone."""
@@ -169,26 +212,27 @@ class Bounds:
         """Whether a <= b is proved."""
         return self.non_negative(b - a)
 
-    def non_negative(self, expr: Expr, depth: int = PROOF_DEPTH) -> bool:
+    def non_negative(self, expr: Expr) -> bool:
         """Whether expr >= 0 is proved."""
+        if expr not in self._proofs:
+            self._steps = PROOF_STEPS
+            self._proofs[expr] = self._prove(expr, PROOF_DEPTH)
+        return self._proofs[expr]
+
+    def _prove(self, expr: Expr, depth: int) -> bool:
         if expr.is_constant:
             return expr.constant >= 0
-        if depth == 0:
+        self._steps -= 1
+        if depth == 0 or self._steps < 0 or expr.size > PROOF_SIZE:
             return False
-        key = expr
-        if depth == PROOF_DEPTH and key in self._proofs:
-            return self._proofs[key]
-        proved = any(self._by_atom(expr, atom, c, depth - 1) for atom, c in expr.terms)
-        if depth == PROOF_DEPTH:
-            self._proofs[key] = proved
-        return proved
+        return any(self._by_atom(expr, atom, coefficient, depth - 1) for atom, coefficient in expr.terms)
 
     def _by_atom(self, expr: Expr, atom: Atom, coefficient: int, depth: int) -> bool:
         """Prove expr >= 0 by putting something not better in the atom's place."""
         rest = expr - of_atom(atom) * coefficient
 
         def holds(replacement: Expr) -> bool:
-            return self.non_negative(rest + replacement * coefficient, depth)
+            return self._prove(rest + replacement * coefficient, depth)
 
         match atom:
             case Extreme(kind, items):
@@ -200,7 +244,7 @@ class Bounds:
         if any(holds(bound) for bound in known.get(atom, ())):
             return True
         if isinstance(atom, Product) and coefficient > 0:
-            return self.non_negative(atom.lhs, depth) and self.non_negative(atom.rhs, depth) and holds(constant(0))
+            return self._prove(atom.lhs, depth) and self._prove(atom.rhs, depth) and holds(constant(0))
         return False
 
     # ---- simplifying constructors ----

@@ -7,7 +7,7 @@ only to leave work out. `TooComplex` says that a result would need more interval
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -77,6 +77,7 @@ class SetAlgebra:
     keys: Expr
     max_ranges: int = 8
     max_families: int = 4
+    max_bound_size: int = 120
 
     @property
     def everything(self) -> RowSet:
@@ -152,7 +153,9 @@ class SetAlgebra:
             pieces = [family]
             for earlier in tuple(families):
                 pieces = [rest for piece in pieces for rest in self._without(piece, earlier)]
+                self._check_size(pieces)
             families += pieces
+            self._check_size(families)
         clipped = [self._clip(f, r) for f in families for r in outside.ranges]
         return self._checked(ranges, clipped)
 
@@ -283,7 +286,15 @@ class SetAlgebra:
             raise TooComplex(f"{len(kept_families)} families, more than {self.max_families}")
         if len({family.grid for family in kept_families}) > 1:
             raise TooComplex("lines of two rasters at once")
+        self._check_size([*kept, *kept_families])
         return RowSet(tuple(kept), tuple(kept_families))
+
+    def _check_size(self, items: Sequence[Range | Family]) -> None:
+        """Give up before bounds grow beyond what is worth evaluating."""
+        if len(items) > self.max_ranges + self.max_families:
+            raise TooComplex(f"{len(items)} intervals on the way")
+        if any(bound.size > self.max_bound_size for item in items for bound in (item.lo, item.hi)):
+            raise TooComplex(f"a bound of more than {self.max_bound_size} terms")
 
     def _provably_empty(self, item: Range) -> bool:
         return self.bounds.le(item.hi, item.lo) or self.bounds.le(item.hi, constant(0)) or self.bounds.le(self.keys, item.lo)
