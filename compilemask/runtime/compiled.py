@@ -168,7 +168,7 @@ _lock = Lock()
 
 
 def compile(mask: Mask | Compiled) -> Compiled:
-    """Compile a mask (a compiled one is returned as it is). Cheap: work is done on first use, and once for all masks of one structure.
+    """Compile a mask; a compiled one is returned as it is. Work is done on first use, once for all masks of a structure.
 
     Raises MaskError if `mask` is no mask or its parameters disagree.
     """

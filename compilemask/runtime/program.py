@@ -9,7 +9,9 @@ from threading import Lock
 from typing import Any
 
 import torch
+from xdsl.dialects.arith import AddiOp, ConstantOp
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from compilemask.dialects import interval, mask, tiling
 from compilemask.dialects.semantics import interval as interval_semantics
@@ -162,8 +164,30 @@ def interval_set(sets: interval_semantics.RowSets, rows: int, keys: int) -> Inte
     return IntervalSet(rows, keys, list(sets.ranges), list(sets.families))
 
 
+FAR_ROW = 2**28
+"""A row in whose reach neither end of any sequence lies; a multiple of a tile's rows."""
+FAR_END = 2**29
+
+
 def _diagonals(func: interval.FuncOp, arguments: Sequence[Any], layout: Layout) -> build_cpu.Diagonals:
-    raise NotImplementedError
+    """The shared patterns of a mask of kv - q alone: its rows from `FAR_ROW` on, in a far longer sequence."""
+    queries, keys = layout.queries + FAR_END, layout.keys + FAR_END
+    sets = interval_semantics.evaluate(_moved(func, FAR_ROW, queries), arguments, layout.rows, keys)
+    bounds = [bound for pair in sets.ranges for bound in pair]
+    moving = [int(bound[0]) - FAR_ROW for bound in bounds if bound[1] == bound[0] + 1]
+    return build_cpu.diagonals(layout, moving, interval_set(sets, layout.rows, keys), FAR_ROW)
+
+
+def _moved(func: interval.FuncOp, first_row: int, queries: int) -> interval.FuncOp:
+    """The function whose row 0 is row `first_row` of this one, among `queries` queries."""
+    moved = func.clone()
+    row, count = moved.body.block.args[:2]
+    offset, total = ConstantOp.from_int_and_width(first_row, 32), ConstantOp.from_int_and_width(queries, 32)
+    sum_of = AddiOp(row, offset)
+    row.replace_uses_with_if(sum_of.result, lambda use: use.operation is not sum_of)
+    count.replace_all_uses_with(total.result)
+    Rewriter.insert_op([offset, total, sum_of], InsertPoint.at_start(moved.body.block))
+    return moved
 
 
 # ---- programs by structure ----
