@@ -1,16 +1,17 @@
 """Every error that CompileMask raises on bad input.
 
 Each is raised before anything is launched and names the value it met and what was expected. All of them derive from
-`CompileMaskError`; each also derives from the built-in exception that a caller would expect, so that `except ValueError` works.
+`CompileMaskError`; each also derives from the built-in exception that a caller would expect, so that `except
+ValueError` works.
 """
 
 from __future__ import annotations
 
 __all__ = [
     "CompileMaskError",
+    "DTypeError",
     "DescriptorError",
     "DeviceError",
-    "DTypeError",
     "IRError",
     "LoweringError",
     "MaskError",
@@ -62,7 +63,9 @@ class IRError(CompileMaskError, ValueError):
     `file`, `line` and `column` (both from 1) say where, as far as the fault has a place in the text.
     """
 
-    def __init__(self, message: str, *, file: str | None = None, line: int | None = None, column: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, file: str | None = None, line: int | None = None, column: int | None = None
+    ) -> None:
         self.file, self.line, self.column = file, line, column
         where = ":".join(str(part) for part in (file or "<text>", line, column) if part is not None)
         super().__init__(f"{where}: {message}")

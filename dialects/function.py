@@ -1,14 +1,14 @@
 """What the functions of every level share: a name, typed arguments and one block that a terminator ends.
 
-Each level has a function operation of its own (`mask.func`, `interval.func`, `tiling.func`), so that a module may hold the same mask
-at several levels under one name; `FunctionLike` gives them their syntax.
+Each level has a function operation of its own (`mask.func`, `interval.func`, `tiling.func`), so that a module may
+hold the same mask at several levels under one name; `FunctionLike` gives them their syntax.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
-from typing_extensions import Self
 from xdsl.dialects.builtin import FunctionType, MemRefType, StringAttr, SymbolNameConstraint, i32
 from xdsl.dialects.utils import parse_func_op_like, print_func_op_like
 from xdsl.ir import Attribute, Block, Region
@@ -64,7 +64,7 @@ class FunctionLike(IRDLOperation):
         )
 
     def verify_signature(self, leading: Sequence[str], result: type[Attribute]) -> None:
-        """Raise unless the arguments are `leading` i32 values, then mask parameters, and the one result is a `result`."""
+        """Raise unless the arguments are `leading` i32 values, then mask parameters, and there is one `result`."""
         inputs, outputs = self.function_type.inputs.data, self.function_type.outputs.data
         if tuple(arg.type for arg in self.body.block.args) != tuple(inputs):
             raise VerifyException(f"{self.name} @{self.sym_name.data}: block arguments do not match the function type")
@@ -76,12 +76,15 @@ class FunctionLike(IRDLOperation):
         for position, ty in enumerate(inputs[len(leading) :], start=len(leading)):
             if not is_parameter_type(ty):
                 raise VerifyException(
-                    f"{self.name} @{self.sym_name.data}: argument {position} is {ty}; a mask parameter is i32 or memref<?xi32>"
+                    f"{self.name} @{self.sym_name.data}: argument {position} is {ty}; "
+                    "a mask parameter is i32 or memref<?xi32>"
                 )
 
 
 def is_parameter_type(ty: Attribute) -> bool:
-    """Whether a mask parameter may have this type: `i32` (a host integer) or `memref<?xi32>` (a table in device memory)."""
+    """Whether a mask parameter may have this type: `i32` (a host integer) or `memref<?xi32>` (a table in device
+    memory).
+    """
     if ty == i32:
         return True
     return isinstance(ty, MemRefType) and ty.element_type == i32 and len(ty.get_shape()) == 1

@@ -1,12 +1,12 @@
 """Level 2, `interval`: which keys a query row sees, as half-open intervals with closed-form bounds.
 
-An `interval.func` takes (q, queries, keys, mask parameters...) and returns a `!interval.set<K>`: at most K intervals [lo, hi), empty
-when hi <= lo. A set is always read inside [0, keys): bounds may lie outside and are clipped by whoever uses them, so that a bound
-stays as simple as the mask that it came from.
+An `interval.func` takes (q, queries, keys, mask parameters...) and returns a `!interval.set<K>`: at most K intervals
+[lo, hi), empty when hi <= lo. A set is always read inside [0, keys): bounds may lie outside and are clipped by
+whoever uses them, so that a bound stays as simple as the mask that it came from.
 
-`union`, `intersect` and `complement` say a set by others; in *normal form* (after `interval-normalize`) a function holds only
-`range`, `family`, `concat` and at most one `between`: it returns a `concat` of ranges, then families, that are sorted and disjoint,
-or a `between` of two such concats.
+`union`, `intersect` and `complement` say a set by others; in *normal form* (after `interval-normalize`) a function
+holds only `range`, `family`, `concat` and at most one `between`: it returns a `concat` of ranges, then families, that
+are sorted and disjoint, or a `between` of two such concats.
 """
 
 from __future__ import annotations
@@ -143,8 +143,9 @@ class ReadOp(IRDLOperation):
 class SegmentOfOp(IRDLOperation):
     """Begin and end of the segment that holds a position: offsets[s] <= position < offsets[s + 1].
 
-    If no segment holds it, both are position + 1. Offsets ascend; equal neighbours are empty segments, which hold nothing. So always
-    0 <= begin <= position + 1 <= end, and neither result falls as the position rises (a negative offset counts as 0).
+    If no segment holds it, both are position + 1. Offsets ascend; equal neighbours are empty segments, which hold
+    nothing. So always 0 <= begin <= position + 1 <= end, and neither result falls as the position rises (a negative
+    offset counts as 0).
     """
 
     name = "interval.segment_of"
@@ -164,7 +165,9 @@ class SegmentOfOp(IRDLOperation):
 
 @irdl_op_definition
 class IsqrtOp(IRDLOperation):
-    """The largest integer whose square is at most the operand; -1 for a negative operand. Exact for operands below 2^30."""
+    """The largest integer whose square is at most the operand; -1 for a negative operand. Exact for operands below
+    2^30.
+    """
 
     name = "interval.isqrt"
     operand = operand_def(i32)
@@ -203,8 +206,9 @@ class RangeOp(IRDLOperation):
 class FamilyOp(IRDLOperation):
     """One interval per line of a raster: for first <= line < last, the body's member clipped to the line's cell.
 
-    The cell of a line is [base + line * pitch, base + (line + 1) * pitch), so members are sorted and disjoint by construction, and a
-    tile of keys meets only the few lines whose cells touch it. `pitch` is at least 1; the result's arity bounds last - first.
+    The cell of a line is [base + line * pitch, base + (line + 1) * pitch), so members are sorted and disjoint by
+    construction, and a tile of keys meets only the few lines whose cells touch it. `pitch` is at least 1; the
+    result's arity bounds last - first.
     """
 
     name = "interval.family"
@@ -261,9 +265,11 @@ class WhenOp(IRDLOperation):
 
 @irdl_op_definition
 class ConcatOp(IRDLOperation):
-    """The parts put together; they are sorted and disjoint: nothing of a later part lies before the end of an earlier one.
+    """The parts put together; they are sorted and disjoint: nothing of a later part lies before the end of an earlier
+    one.
 
-    Families stand last; they may lie before, between or behind the ranges, and are disjoint from them and from each other.
+    Families stand last; they may lie before, between or behind the ranges, and are disjoint from them and from each
+    other.
     """
 
     name = "interval.concat"
@@ -335,9 +341,11 @@ class ComplementOp(IRDLOperation):
 
 @irdl_op_definition
 class BetweenOp(IRDLOperation):
-    """A set known by two: inner is inside it, it is inside outer, and the predicate decides for keys in outer but not in inner.
+    """A set known by two: inner is inside it, it is inside outer, and the predicate decides for keys in outer but not
+    in inner.
 
-    For masks that no few intervals say. Tiles outside outer are empty, tiles inside inner full; the predicate takes (q, kv).
+    For masks that no few intervals say. Tiles outside outer are empty, tiles inside inner full; the predicate takes
+    (q, kv).
     """
 
     name = "interval.between"

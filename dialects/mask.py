@@ -1,8 +1,9 @@
 """Level 1, `mask`: an attention mask as a region of the (query, key) plane.
 
-A `!mask.region` is a set of pairs (q, kv) with 0 <= q < queries and 0 <= kv < keys; a pair in the region is visible. Leaves say
-simple regions, `union`, `intersect`, `subtract` and `complement` combine them. All positions are token positions from 0. Parameters
-of a `mask.func` are `i32` values known to the host or `memref<?xi32>` tables in device memory; both are run-time data.
+A `!mask.region` is a set of pairs (q, kv) with 0 <= q < queries and 0 <= kv < keys; a pair in the region is visible.
+Leaves say simple regions, `union`, `intersect`, `subtract` and `complement` combine them. All positions are token
+positions from 0. Parameters of a `mask.func` are `i32` values known to the host or `memref<?xi32>` tables in device
+memory; both are run-time data.
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ class ColsOp(Strip):
 
 @irdl_op_definition
 class SegmentsOp(IRDLOperation):
-    """Segments from ascending offsets: segment s holds offsets[s] <= position < offsets[s + 1]; segments may be empty."""
+    """Segments of ascending offsets: segment s holds offsets[s] <= position < offsets[s + 1]; it may be empty."""
 
     name = "mask.segments"
     offsets = operand_def(MemRefType)
@@ -233,7 +234,9 @@ class SameOp(Leaf):
 
 @irdl_op_definition
 class GridOp(IRDLOperation):
-    """The positions origin <= p < origin + height * width as an image: y = (p - origin) // width, x = (p - origin) % width."""
+    """The positions origin <= p < origin + height * width as an image: y = (p - origin) // width, x = (p - origin) %
+    width.
+    """
 
     name = "mask.grid"
     origin = operand_def(i32)

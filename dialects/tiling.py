@@ -1,13 +1,13 @@
 """Level 3, `tiling`: which key tiles a query tile visits, and the attention that visits them.
 
-A `tiling.func` takes (tile, queries, keys, mask parameters...) and returns the runs of key tiles that query tile `tile` visits, each
-tile `full` (every pair of the tile that lies inside the sequence is visible) or `partial` (some are: a stored bit pattern says which).
-Tiles in which nothing is visible are in no run.
+A `tiling.func` takes (tile, queries, keys, mask parameters...) and returns the runs of key tiles that query tile
+`tile` visits, each tile `full` (every pair of the tile that lies inside the sequence is visible) or `partial` (some
+are: a stored bit pattern says which). Tiles in which nothing is visible are in no run.
 
-A query tile is described in two steps. `envelope` bounds one interval of the mask over the tile's rows: its *cover* holds all keys
-that some row sees, its *core* all keys that every row sees. `classify` then decides each key tile: inside a core it is full, outside
-all covers it is empty, and where envelopes do not decide, the visible pairs are counted. Counting makes the classes exact, whatever
-the bounds do from row to row.
+A query tile is described in two steps. `envelope` bounds one interval of the mask over the tile's rows: its *cover*
+holds all keys that some row sees, its *core* all keys that every row sees. `classify` then decides each key tile:
+inside a core it is full, outside all covers it is empty, and where envelopes do not decide, the visible pairs are
+counted. Counting makes the classes exact, whatever the bounds do from row to row.
 
 `tiling.attention` is the attention itself, independent of any mask: it follows a descriptor (docs/descriptor.md).
 """
@@ -61,7 +61,6 @@ from xdsl.utils.str_enum import StrEnum
 
 from compilemask.dialects.function import FunctionLike
 
-
 # ---- attributes ----
 
 
@@ -100,9 +99,9 @@ class ShapeAttr(ParametrizedAttribute):
 class ReserveAttr(ParametrizedAttribute):
     """Room for partial tiles, from shapes alone: `#tiling.reserve<2 per query_tile, 3 per key_tile>`.
 
-    A bound on the partial tiles of one mask, from how its interval bounds move from row to row. `, 31 lines of argument 4` adds, per
-    query tile, the key tiles that 31 lines of a raster touch whose pitch is argument 4 of the tiling function. `unknown`, printed
-    alone, means that only the number of all tiles bounds the partial ones.
+    A bound on the partial tiles of one mask, from how its interval bounds move from row to row. `, 31 lines of
+    argument 4` adds, per query tile, the key tiles that 31 lines of a raster touch whose pitch is argument 4 of the
+    tiling function. `unknown`, printed alone, means that only the number of all tiles bounds the partial ones.
     """
 
     name = "tiling.reserve"
@@ -181,7 +180,9 @@ class PatternsAttr(EnumAttribute[Patterns], SpacedOpaqueSyntaxAttribute):
 
 
 class Precision(StrEnum):
-    """Arithmetic of the two matrix products for float32 inputs; half-precision inputs always multiply exactly into float32."""
+    """Arithmetic of the two matrix products for float32 inputs; half-precision inputs always multiply exactly into
+    float32.
+    """
 
     IEEE = "ieee"
     TF32 = "tf32"
@@ -298,11 +299,12 @@ class RowsOp(IRDLOperation):
 
 @irdl_op_definition
 class EnvelopeOp(IRDLOperation):
-    """Bounds on one part of the set that `callee` returns, over the rows of a tile. Parts are those of its normal form, from 0.
+    """Bounds on one part of the set that `callee` returns, over the rows of a tile. Parts are those of its normal
+    form, from 0.
 
-    For a range [lo, hi): cover = [min lo, max hi) over the rows that see anything of it, core = [max lo, min hi), empty when some row
-    sees nothing. For a family: cover = from the first line's cell to the last line's, core = empty. For a `between`: the one part is
-    the hull of its outer set.
+    For a range [lo, hi): cover = [min lo, max hi) over the rows that see anything of it, core = [max lo, min hi),
+    empty when some row sees nothing. For a family: cover = from the first line's cell to the last line's, core =
+    empty. For a `between`: the one part is the hull of its outer set.
     """
 
     name = "tiling.envelope"
@@ -336,9 +338,7 @@ class ClassifyOp(IRDLOperation):
     arguments = var_operand_def()
     result = result_def(RunsType())
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    assembly_format = (
-        "$callee `over` $rows (`within` $envelopes^)? `given` $arguments attr-dict `:` type($arguments)"
-    )
+    assembly_format = "$callee `over` $rows (`within` $envelopes^)? `given` $arguments attr-dict `:` type($arguments)"
     traits = traits_def(Pure(), HasParent(FuncOp))
 
     def __init__(
@@ -366,10 +366,11 @@ def _symbol(name: str | SymbolRefAttr) -> SymbolRefAttr:
 class AttentionOp(IRDLOperation):
     """Attention of q over the visible keys, and its log-sum-exp, tile by tile as a descriptor says.
 
-    q [B, Hq, Sq, D], k and v [B, Hkv, Skv, D] in one float type with a static D; Hkv divides Hq, query head h reads key head
-    h // (Hq / Hkv). score(q, k) = scale * sum_d q_d k_d, then the optional region maps (score, q, kv) to the score that is used.
-    out [B, Hq, Sq, D] in the input type: sum_kv softmax(score)_kv v_kv over visible kv, 0 for a row that sees nothing.
-    lse [B, Hq, Sq] f32: natural log of the sum of exp(score) over visible kv, -inf for a row that sees nothing.
+    q [B, Hq, Sq, D], k and v [B, Hkv, Skv, D] in one float type with a static D; Hkv divides Hq, query head h reads
+    key head h // (Hq / Hkv). score(q, k) = scale * sum_d q_d k_d, then the optional region maps (score, q, kv) to the
+    score that is used. out [B, Hq, Sq, D] in the input type: sum_kv softmax(score)_kv v_kv over visible kv, 0 for a
+    row that sees nothing. lse [B, Hq, Sq] f32: natural log of the sum of exp(score) over visible kv, -inf for a row
+    that sees nothing.
     """
 
     name = "tiling.attention"
@@ -427,7 +428,9 @@ class AttentionOp(IRDLOperation):
             tensor = _tensor(other)
             same = tensor.element_type == query.element_type and tensor.get_shape()[-1:] == query.get_shape()[-1:]
             if not same or len(tensor.get_shape()) != 4:
-                raise VerifyException(f"tiling.attention: {name} is {tensor}, expected the rank, D and type of q, {query}")
+                raise VerifyException(
+                    f"tiling.attention: {name} is {tensor}, expected the rank, D and type of q, {query}"
+                )
         if lse.element_type != f32 or len(lse.get_shape()) != 3:
             raise VerifyException(f"tiling.attention gives an f32 lse of rank 3, got {lse}")
         self._verify_score()

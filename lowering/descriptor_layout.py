@@ -1,4 +1,6 @@
-"""Where the sections of a descriptor lie and how large they are: from shapes and host integers alone (docs/descriptor.md)."""
+"""Where the sections of a descriptor lie and how large they are: from shapes and host integers alone
+(docs/descriptor.md).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def ceil_div(a: int, b: int) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of one descriptor. Sections are named by their first word: `tiles`, `order`, `visits`, ...; `words` is the whole size."""
+    """Sizes of one descriptor. Sections are named by their first word: `tiles`, `order`, `visits`, ...; `words` is the
+    whole size.
+    """
 
     batch: int
     heads: int
@@ -42,7 +46,8 @@ class Layout:
     def __post_init__(self) -> None:
         if self.words > MAX_WORDS:
             raise DescriptorError(
-                f"a descriptor of {self.words * 4 / 2**30:.1f} GiB is too large (limit {MAX_WORDS * 4 / 2**30:.0f} GiB): "
+                f"a descriptor of {self.words * 4 / 2**30:.1f} GiB is too large "
+                f"(limit {MAX_WORDS * 4 / 2**30:.0f} GiB): "
                 f"the mask may have {self.pattern_capacity} partial tiles"
             )
 
@@ -105,7 +110,8 @@ def _align(words: int) -> int:
 class Room:
     """What a mask may need, as its `tiling.func` says it.
 
-    `parts` counts the ranges of its interval form and `moving_bounds` is E of docs/descriptor.md (shared patterns only).
+    `parts` counts the ranges of its interval form and `moving_bounds` is E of docs/descriptor.md (shared patterns
+    only).
     """
 
     reserve: ReserveAttr
@@ -114,7 +120,9 @@ class Room:
     moving_bounds: int = 0
 
     def partial_tiles(self, query_tiles: int, key_tiles: int, pitch: int | None = None) -> int:
-        """Upper bound on the partial tiles of one mask; `pitch` is the raster's line length if the reserve counts lines."""
+        """Upper bound on the partial tiles of one mask; `pitch` is the raster's line length if the reserve counts
+        lines.
+        """
         everything = query_tiles * key_tiles
         if self.reserve.is_unknown:
             return everything

@@ -1,7 +1,7 @@
 """`mask-to-interval`: a region of the (query, key) plane becomes, for one query row, the set of keys that it sees.
 
-Each leaf has a closed form; set operations become set operations (`interval-normalize` works them out). A predicate (`mask.where`)
-becomes a `between` of nothing and everything.
+Each leaf has a closed form; set operations become set operations (`interval-normalize` works them out). A predicate
+(`mask.where`) becomes a `between` of nothing and everything.
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ class FunctionLowering:
                 self._lower(op)
         assert returned is not None
         inputs = [argument.type for argument in self.block.args]
-        return interval.FuncOp(
-            self.func.sym_name, FunctionType.from_lists(inputs, [returned.type]), Region(self.block)
-        )
+        return interval.FuncOp(self.func.sym_name, FunctionType.from_lists(inputs, [returned.type]), Region(self.block))
 
     def _lower(self, op: Operation) -> None:
         rule = _RULES.get(type(op))
@@ -169,7 +167,9 @@ class FunctionLowering:
         return self._window(self.values[op.grid], self.values[op.reach_y], lambda body, dy: reach_x)
 
     def _window(self, grid: Grid, reach: SSAValue, half: Callable[[Builder, SSAValue], SSAValue]) -> SSAValue:
-        """Lines y - reach to y + reach of the grid; on each one the columns x - half to x + half, which its cell clips."""
+        """Lines y - reach to y + reach of the grid; on each one the columns x - half to x + half, which its cell
+        clips.
+        """
         position = self.sub(self.q, grid.origin)
         y = self.insert(xdsl_arith.DivSIOp(position, grid.width))
         x = self.sub(position, self.mul(y, grid.width))

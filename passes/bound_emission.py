@@ -32,8 +32,9 @@ _SGE, _SGT, _SLE = 5, 4, 3
 class BoundEmitter:
     """Emits expressions as i32 values and conditions as i1 values.
 
-    Inside the body of a family, `outer` is the emitter of the function and `lines` the values that stand for the body's line: what does
-    not depend on the line is emitted outside, and operations of the bodies that an expression came from are cloned.
+    Inside the body of a family, `outer` is the emitter of the function and `lines` the values that stand for the
+    body's line: what does not depend on the line is emitted outside, and operations of the bodies that an expression
+    came from are cloned.
     """
 
     builder: Builder
@@ -91,9 +92,7 @@ class BoundEmitter:
             case Product(lhs, rhs):
                 return self._insert(xdsl_arith.MuliOp(self.emit(lhs), self.emit(rhs)))
             case Select(condition, then, other):
-                return self._insert(
-                    arith.SelectOp(self.emit_condition(condition), self.emit(then), self.emit(other))
-                )
+                return self._insert(arith.SelectOp(self.emit_condition(condition), self.emit(then), self.emit(other)))
             case Extreme(kind, items):
                 op = xdsl_arith.MaxSIOp if kind == "max" else xdsl_arith.MinSIOp
                 total = self.emit(items[0])

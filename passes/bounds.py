@@ -1,8 +1,9 @@
 """Symbolic interval bounds: integer expressions over SSA values, with a small prover and a way back to arith.
 
-A bound is kept as a linear combination of *atoms*: SSA values, minima, maxima, selections and products. `Bounds` knows facts about the
-values (0 <= q < queries, what `interval.segment_of` promises) and proves `a <= b` by substituting bounds for atoms. The prover is
-sound and incomplete: a `False` means only that no proof was found, and whoever asks must then emit code that does not need it.
+A bound is kept as a linear combination of *atoms*: SSA values, minima, maxima, selections and products. `Bounds`
+knows facts about the values (0 <= q < queries, what `interval.segment_of` promises) and proves `a <= b` by
+substituting bounds for atoms. The prover is sound and incomplete: a `False` means only that no proof was found, and
+whoever asks must then emit code that does not need it.
 """
 
 from __future__ import annotations
@@ -324,7 +325,9 @@ def function_bounds(func: interval.FuncOp) -> Bounds:
 
 
 def lift(bounds: Bounds, value: SSAValue, renamed: Mapping[SSAValue, Expr] | None = None) -> Expr:
-    """The expression of an i32 value, looking through arith as far as bounds can say it; `renamed` values stand for others."""
+    """The expression of an i32 value, looking through arith as far as bounds can say it; `renamed` values stand for
+    others.
+    """
     if renamed and value in renamed:
         return renamed[value]
 
@@ -369,7 +372,9 @@ def lift_condition(bounds: Bounds, value: SSAValue, renamed: Mapping[SSAValue, E
         if op.name == "arith.cmpi" and isinstance(predicate, IntegerAttr):
             shifted = _SHIFTED.get(predicate.value.data)
             if shifted is not None:
-                return NonNegative(shifted(lift(bounds, op.operands[0], renamed), lift(bounds, op.operands[1], renamed)))
+                return NonNegative(
+                    shifted(lift(bounds, op.operands[0], renamed), lift(bounds, op.operands[1], renamed))
+                )
         if op.name == "arith.andi":
             items = [lift_condition(bounds, operand, renamed) for operand in op.operands]
             open_items = [item for item in items if not bounds.always(item)]

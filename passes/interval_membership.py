@@ -1,7 +1,7 @@
 """Whether a key lies in a set: the pointwise meaning of interval sets, as arith on (q, kv).
 
-Emits the body of an `interval.between`: the operations that compute the set's bounds are cloned for the body's own q, and each set
-operation becomes a condition on kv.
+Emits the body of an `interval.between`: the operations that compute the set's bounds are cloned for the body's own q,
+and each set operation becomes a condition on kv.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`interval-normalize`: any composition of interval sets becomes sorted, disjoint intervals.
 
-Unions, intersections, complements and guards are computed on symbolic bounds (interval_sets.py). Where that would need more intervals
-than allowed, or a part of the mask is a mere predicate, the result is a `between`: an inner and an outer set, and the predicate that
-decides in between, which is the membership test of the original sets.
+Unions, intersections, complements and guards are computed on symbolic bounds (interval_sets.py). Where that would
+need more intervals than allowed, or a part of the mask is a mere predicate, the result is a `between`: an inner and
+an outer set, and the predicate that decides in between, which is the membership test of the original sets.
 """
 
 from __future__ import annotations
@@ -200,5 +200,3 @@ class IntervalNormalizePass(ModulePass):
         for func in list(op.walk()):
             if isinstance(func, interval.FuncOp):
                 normalize(func, self.max_ranges)
-
-

@@ -1,15 +1,16 @@
 """The algebra of interval sets: union, intersection and complement on symbolic bounds.
 
-A `RowSet` holds what one row sees: ranges, whose non-empty members are sorted and disjoint, and families of ranges on the lines of one
-raster, disjoint from the ranges and from each other. Every operation keeps that, whatever the values of the bounds, and uses proofs
-only to leave work out. `TooComplex` says that a result would need more intervals than allowed, or lines of two rasters at once.
+A `RowSet` holds what one row sees: ranges, whose non-empty members are sorted and disjoint, and families of ranges on
+the lines of one raster, disjoint from the ranges and from each other. Every operation keeps that, whatever the values
+of the bounds, and uses proofs only to leave work out. `TooComplex` says that a result would need more intervals than
+allowed, or lines of two rasters at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 
 from xdsl.ir import SSAValue
 
@@ -41,7 +42,8 @@ class Range:
 
 @dataclass(frozen=True)
 class Family:
-    """For first <= line < last the range [lo, hi), clipped to the line's cell [base + line * pitch, base + (line + 1) * pitch).
+    """For first <= line < last the range [lo, hi), clipped to the line's cell [base + line * pitch, base + (line + 1)
+    * pitch).
 
     `lines` are the values that stand for the line in lo and hi.
     """
@@ -108,7 +110,9 @@ class SetAlgebra:
         return Range(self._later(a.lo, b.lo), self._earlier(a.hi, b.hi))
 
     def _later(self, a: Expr, b: Expr) -> Expr:
-        """The larger lower bound. Sets are read inside [0, keys), so 0 is no bound at all: translation invariance survives."""
+        """The larger lower bound. Sets are read inside [0, keys), so 0 is no bound at all: translation invariance
+        survives.
+        """
         zero = constant(0)
         return b if a == zero else a if b == zero else self.bounds.maximum(a, b)
 
@@ -189,7 +193,8 @@ class SetAlgebra:
     def _sorted_disjoint(self, ranges: list[Range]) -> list[Range]:
         """Sort by lower bound, at compile time where that is proved and by exchanges where not; then cut off overlaps.
 
-        With all lower bounds in order, an empty range cannot spoil the running end: its end lies before its own lower bound.
+        With all lower bounds in order, an empty range cannot spoil the running end: its end lies before its own lower
+        bound.
         """
         ordered = self._exchanged(ranges)
         result: list[Range] = []
@@ -249,7 +254,7 @@ class SetAlgebra:
     def _gaps(self, ranges: tuple[Range, ...]) -> RowSet:
         """What lies between ranges. Empty ones may stand anywhere, unless all lower bounds are provably in order."""
         bounds = self.bounds
-        in_order = all(bounds.le(a.lo, b.lo) for a, b in zip(ranges, ranges[1:], strict=False))
+        in_order = all(bounds.le(a.lo, b.lo) for a, b in pairwise(ranges))
         gaps: list[Range] = []
         end = constant(0)
         for item in ranges:
@@ -297,7 +302,11 @@ class SetAlgebra:
             raise TooComplex(f"a bound of more than {self.max_bound_size} terms")
 
     def _provably_empty(self, item: Range) -> bool:
-        return self.bounds.le(item.hi, item.lo) or self.bounds.le(item.hi, constant(0)) or self.bounds.le(self.keys, item.lo)
+        return (
+            self.bounds.le(item.hi, item.lo)
+            or self.bounds.le(item.hi, constant(0))
+            or self.bounds.le(self.keys, item.lo)
+        )
 
     def _family_empty(self, family: Family) -> bool:
         bounds = self.bounds

@@ -1,0 +1,77 @@
+"""The road from a mask to its tiling, as one readable list of passes."""
+
+from __future__ import annotations
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.transforms.canonicalize import CanonicalizePass
+from xdsl.transforms.common_subexpression_elimination import CommonSubexpressionElimination
+from xdsl.utils.exceptions import VerifyException
+
+from compilemask.dialects import interval, tiling
+from compilemask.dialects.registry import make_context
+from compilemask.errors import LoweringError, TargetError
+from compilemask.lowering.descriptor_layout import Room
+from compilemask.lowering.interval_to_tiling import IntervalToTilingPass, moving_bounds, normal_form
+from compilemask.lowering.mask_to_interval import MaskToIntervalPass
+from compilemask.passes.interval_normalize import IntervalNormalizePass
+
+LEVELS = ("mask", "interval", "tiling")
+"""The levels above the kernels, from the top."""
+
+_CLEAN_UP: tuple[ModulePass, ...] = (CanonicalizePass(), CommonSubexpressionElimination())
+
+PASSES: dict[str, tuple[ModulePass, ...]] = {
+    "mask": (),
+    "interval": (MaskToIntervalPass(), IntervalNormalizePass(), *_CLEAN_UP),
+    "tiling": (IntervalToTilingPass(),),
+}
+"""The passes that lead to each level from the one above."""
+
+
+def passes_to(level: str) -> list[ModulePass]:
+    """All passes from the mask level down to `level`; raises TargetError for an unknown one."""
+    if level not in LEVELS:
+        raise TargetError(f"unknown level {level!r}: expected one of {', '.join(LEVELS)}")
+    return [item for name in LEVELS[: LEVELS.index(level) + 1] for item in PASSES[name]]
+
+
+def lower(module: ModuleOp, to: str, context: Context | None = None) -> ModuleOp:
+    """A copy of the module, lowered to a level. Functions that are already there or further down stay as they are.
+
+    Raises LoweringError, naming the pass, if a result does not verify.
+    """
+    context = context or make_context()
+    lowered = module.clone()
+    for item in passes_to(to):
+        item.apply(context, lowered)
+        try:
+            lowered.verify()
+        except VerifyException as error:
+            raise LoweringError(f"{item.name} made invalid IR: {error}") from error
+    return lowered
+
+
+def tiling_of(module: ModuleOp) -> tiling.FuncOp:
+    """The one tiling function of a module."""
+    found = [func for func in module.walk() if isinstance(func, tiling.FuncOp)]
+    if len(found) != 1:
+        raise LoweringError(f"expected one tiling.func in the module, found {len(found)}")
+    return found[0]
+
+
+def interval_of(module: ModuleOp) -> interval.FuncOp:
+    """The one interval function of a module."""
+    found = [func for func in module.walk() if isinstance(func, interval.FuncOp)]
+    if len(found) != 1:
+        raise LoweringError(f"expected one interval.func in the module, found {len(found)}")
+    return found[0]
+
+
+def room(module: ModuleOp) -> Room:
+    """How much room a mask's descriptor needs, from its tiling level."""
+    func, tiles = interval_of(module), tiling_of(module)
+    shared = tiles.patterns == tiling.Patterns.SHARED
+    form = normal_form(func)
+    return Room(tiles.reserve, len(form.ranges), shared, len(moving_bounds(func)) if shared else 0)

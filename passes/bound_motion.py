@@ -1,0 +1,150 @@
+"""How bounds move from row to row: what follows for the room that partial tiles need, and whether a mask is
+translation invariant.
+
+Take one bound over the rows of a query tile. The key tiles that it makes partial lie between its smallest and its
+largest value there. In each row a bound has the value of one of its *leaves* (bounds.leaves); where minima and maxima
+change from one leaf to another, what lies in between is covered by the motion of one of the two, and where a
+condition switches, it is at most every key tile, once. So it is enough to count leaves and switches, each distinct
+one once for the whole mask:
+
+| leaf | key tiles made partial |
+|---|---|
+| 0 | none |
+| the same on all rows | 1 per query tile |
+| q + c, c = 0 or 1 modulo the tile | 1 per query tile |
+| q + c | 2 per query tile |
+| never falling, or never rising | 1 per query tile, and 1 per key tile in all |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from xdsl.ir import SSAValue
+
+from compilemask.dialects import interval
+from compilemask.passes.bounds import (
+    All,
+    Bounds,
+    Condition,
+    Expr,
+    NonNegative,
+    Value,
+    condition_depends,
+    depends_on,
+    leaves,
+    lift,
+    of_atom,
+)
+
+TILE = 128
+
+
+@dataclass
+class Motion:
+    """Distinct leaves and switches of some bounds, as what they cost; `known` is false if one of them moves in an
+    unknown way.
+    """
+
+    q: SSAValue
+    known: bool = True
+    _per_query: dict[object, int] = field(default_factory=dict)
+    _per_key: dict[object, int] = field(default_factory=dict)
+
+    @property
+    def per_query_tile(self) -> int:
+        """Partial tiles per query tile."""
+        return sum(self._per_query.values())
+
+    @property
+    def per_key_tile(self) -> int:
+        """Partial tiles per key tile, over all query tiles."""
+        return sum(self._per_key.values())
+
+    def add(self, bound: Expr) -> None:
+        """Count one bound."""
+        found, conditions = leaves(bound)
+        for leaf in found:
+            self._add_leaf(leaf)
+        for condition in conditions:
+            self._add_condition(condition)
+
+    def _add_leaf(self, leaf: Expr) -> None:
+        if leaf == Expr(0):
+            return
+        if not self._varies(leaf):
+            self._per_query[leaf] = 1
+            return
+        offset = leaf - of_atom(Value(self.q))
+        if not self._varies(offset):
+            aligned = offset.is_constant and offset.constant % TILE in (0, 1)
+            self._per_query[("diagonal", offset.constant // TILE) if aligned else leaf] = 1 if aligned else 2
+        elif _direction(leaf, self.q) is not None:
+            self._per_query[leaf] = self._per_key[leaf] = 1
+        else:
+            self.known = False
+
+    def _add_condition(self, condition: Condition) -> None:
+        match condition:
+            case All(items):
+                for item in items:
+                    self._add_condition(item)
+            case NonNegative(expr) if self._varies(expr):
+                directions = {_direction(leaf, self.q) for leaf in leaves(expr)[0]}
+                if len(directions) == 1 and None not in directions:
+                    self._per_key[condition] = 1
+                else:
+                    self.known = False
+            case _ if condition_depends(condition, frozenset({self.q})):
+                self.known = False
+
+    def _varies(self, expr: Expr) -> bool:
+        return depends_on(expr, frozenset({self.q}))
+
+
+def _direction(expr: Expr, q: SSAValue) -> int | None:
+    """1 if the expression never falls as q rises, -1 if it never rises, None if that is not known; constant counts as
+    1.
+    """
+    signs: set[int] = set()
+    for atom, coefficient in expr.terms:
+        if not depends_on(of_atom(atom), frozenset({q})):
+            continue
+        if not isinstance(atom, Value) or not _rises(atom.ssa, q):
+            return None
+        signs.add(1 if coefficient > 0 else -1)
+    return signs.pop() if len(signs) == 1 else (1 if not signs else None)
+
+
+def _rises(value: SSAValue, q: SSAValue) -> bool:
+    """Whether a value never falls as q rises: q itself, and what `segment_of` gives for such a position."""
+    if value is q:
+        return True
+    return isinstance(value.owner, interval.SegmentOfOp) and _rises(value.owner.position, q)
+
+
+# ---- translation invariance ----
+
+
+def is_relative(expr: Expr, q: SSAValue) -> bool:
+    """Whether the expression is q plus something that is the same on all rows."""
+    found, conditions = leaves(expr)
+    values = frozenset({q})
+    if any(condition_depends(condition, values) for condition in conditions):
+        return False
+    return all(not depends_on(leaf - of_atom(Value(q)), values) for leaf in found)
+
+
+def moving_bounds(func: interval.FuncOp, ranges: Iterable[interval.RangeOp], bounds: Bounds) -> list[SSAValue]:
+    """The bounds of the ranges that are neither 0 below nor the number of keys above: lo, then hi, of each; each value
+    once.
+    """
+    keys = of_atom(Value(func.body.block.args[2]))
+    moving: dict[SSAValue, None] = {}
+    for item in ranges:
+        if lift(bounds, item.lo) != Expr(0):
+            moving[item.lo] = None
+        if lift(bounds, item.hi) != keys:
+            moving[item.hi] = None
+    return list(moving)
