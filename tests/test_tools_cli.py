@@ -71,7 +71,7 @@ def test_errors_name_file_line_and_column(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["lower", "casual"], "no mask is named 'casual'; there are causal,"),
+        (["lower", "casual"], "no mask is named 'casual'; there are full, causal,"),
         (["lower", "missing.mlir"], "missing.mlir: cannot be read: No such file"),
         (["lower", "."], ".: cannot be read: Is a directory"),
         (["lower", "hstu", "--param", "tokens=3"], "hstu has no parameter 'tokens'; it takes history, contexts"),

@@ -40,6 +40,7 @@ LEVELS = {
     "ptx": "6 PTX",
 }
 SHOWN_LINES = 40
+LONGEST_LINE = 300
 """Longer IR is cut on the screen; files hold all of it."""
 LENGTHS = (1024, 1000)
 HEADS = 4
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no mask is named {unknown[0]!r}; there are {', '.join(EXAMPLES)}")
     names = options.masks or HEADLINES
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 140)
     options.out.mkdir(parents=True, exist_ok=True)
     try:
         for name in names:
@@ -104,11 +105,11 @@ def show_levels(console: Console, name: str, mask: Mask, target: str, out: Path)
 
 def _panel(text: str, title: str, path: Path) -> Panel:
     lines = text.splitlines()
-    shown = "\n".join(line[:160] for line in lines[:SHOWN_LINES])
+    shown = "\n".join(line[:LONGEST_LINE] for line in lines[:SHOWN_LINES])
     rest = len(lines) - SHOWN_LINES
     subtitle = f"{rest:,} more lines in {path}" if rest > 0 else None
     lexer = "ptx" if path.suffix == ".ptx" else "llvm"
-    body = Syntax(shown, lexer, theme="ansi_light", background_color="default", word_wrap=False)
+    body = Syntax(shown, lexer, theme="ansi_light", background_color="default", word_wrap=True)
     return Panel(body, title=title, title_align="left", subtitle=subtitle, subtitle_align="right", border_style="dim")
 
 
