@@ -78,7 +78,7 @@ def test_errors_name_file_line_and_column(tmp_path: Path, capsys: pytest.Capture
         (["lower", "hstu", "--param", "history"], "expected NAME=INTEGER"),
         (["lower", "hstu", "--param", "history=many"], "expected NAME=INTEGER"),
         (["lower", "hstu", "--to", "assembly"], "invalid choice: 'assembly'"),
-        (["lower", "hstu", "--to", "ttir", "--target", "abacus:1"], "abacus:1"),
+        (["lower", "hstu", "--to", "ptx", "--target", "abacus:1"], "abacus:1"),
         (["draw", "hstu", "--seq", "0"], "expected a positive integer"),
         (["draw", "hstu", "--seq", "many"], "expected a positive integer"),
         (["draw", "causal", "-o", "no/such/folder/mask.png"], "no/such/folder/mask.png"),
