@@ -78,12 +78,23 @@ class Builder:
 
     def _argument(self, hint: str, kind: Attribute, value: Value) -> SSAValue:
         argument = self.block.insert_arg(kind, len(self.block.args))
-        argument.name_hint = hint
-        stem = re.sub(r"_\d+$", "", hint)
-        count = self._hints.get(stem, 0)
-        self._hints[stem] = count + 1
-        self.values.append((f"{stem}_{count}" if count else stem, value))
+        stem, name = self._unique(hint)
+        argument.name_hint = stem
+        self._hints[stem] = self._hints.get(stem, 0) + 1
+        self.values.append((name, value))
         return argument
+
+    def _unique(self, hint: str) -> tuple[str, str]:
+        """A name hint, and the name that printed IR makes of it: it adds `_1`, `_2` to names that it meets again.
+
+        A hint that ends in such a suffix itself keeps it if that is what will be printed, and otherwise loses the `_`.
+        """
+        stem, suffix = re.fullmatch(r"(.*?)((?:_\d+)?)", hint).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        count = self._hints.get(stem, 0)
+        name = f"{stem}_{count}" if count else stem
+        if (suffix and name != hint) or not stem or stem[0].isdigit():
+            return self._unique(re.sub(r"^(?=\d|$)", "arg", stem) + suffix.removeprefix("_"))
+        return stem, name
 
     def add(self, op: Operation, hint: str | None = None) -> SSAValue:
         """Appends an operation; its result, named `hint` in printed IR."""

@@ -142,6 +142,11 @@ class Mask(ABC):
         return f"<mask {self.name}({', '.join(shown)})>"
 
 
+def _combined(name: str, *parts: Mask) -> str:
+    """The name of a combination, unless it is too long to read."""
+    return Mask.LABEL if len(name) > _LONGEST_NAME or any(part.name == Mask.LABEL for part in parts) else name
+
+
 def _operand(symbol: str, value: object) -> Mask:
     if not isinstance(value, Mask):
         raise MaskError(f"{symbol} combines two masks, got {type(value).__name__}")
@@ -157,8 +162,7 @@ class _Binary(Mask):
 
     @property
     def name(self) -> str:
-        name = f"{self.lhs.name}_{self.WORD}_{self.rhs.name}"
-        return name if len(name) <= _LONGEST_NAME else "mask"
+        return _combined(f"{self.lhs.name}_{self.WORD}_{self.rhs.name}", self.lhs, self.rhs)
 
     def emit(self, builder: Builder) -> SSAValue:
         lhs, rhs = builder.region(self.lhs), builder.region(self.rhs)
@@ -186,8 +190,7 @@ class _Complement(Mask):
 
     @property
     def name(self) -> str:
-        name = f"not_{self.inner.name}"
-        return name if len(name) <= _LONGEST_NAME else "mask"
+        return _combined(f"not_{self.inner.name}", self.inner)
 
     def emit(self, builder: Builder) -> SSAValue:
         return builder.add(dialect.ComplementOp(builder.region(self.inner)), "complement")

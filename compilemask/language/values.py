@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     Array = torch.Tensor | np.ndarray | Sequence[int] | Sequence[Sequence[int]]
-    Scalar = int | Array
+    Scalar = int | np.integer | Array
     """One integer per mask: an int, or data of shape [], [B] or [B, H]."""
     Table = Array
     """Integers per mask: data of shape [n], [B, n] or [B, H, n]."""
@@ -139,10 +139,8 @@ def at_most(what: str, value: Value, other: str, limit: Value) -> None:
     common_batch([(what, value), (other, limit)])
     if value.least_and_greatest() is None or limit.least_and_greatest() is None:
         return
-    import torch
-
-    excess = torch.as_tensor(value.data) > torch.as_tensor(limit.data)
-    if excess.any():
+    excess = value.data > limit.data  # a bool, or a tensor of one entry per mask
+    if excess if isinstance(excess, bool) else excess.any():
         raise MaskError(f"{what} must be at most {other}, got {_describe(value.source)} > {_describe(limit.source)}")
 
 
