@@ -1,0 +1,30 @@
+"""The end of the attention kernel: out and lse from the running values."""
+
+from __future__ import annotations
+
+import math
+
+from compilemask.lowering.tiling_to_tt.attention_frame import Frame
+from compilemask.lowering.tiling_to_tt.attention_softmax import State
+from compilemask.lowering.tiling_to_tt.builder import Value, i64
+
+LN_2 = math.log(2)
+
+
+def store(frame: Frame, state: State) -> None:
+    """Stores the rows that exist: 0 and -inf for rows that saw nothing, NaN if the descriptor had no room for the tile."""
+    kb = frame.kb
+    empty = state.total == 0.0
+    weight = kb.where(empty, 0.0, 1.0 / kb.where(empty, 1.0, state.total))
+    out = kb.where(empty[:, None], 0.0, state.acc * weight[:, None])
+    out = kb.cast(_or_nan(frame, out), frame.element_type)
+    addresses = frame.block(frame.origin("out", "o", frame.head), "o", frame.first_row, frame.config.block_q)
+    kb.store(addresses, out, frame.with_dims(frame.inside[:, None]))
+    lse = (state.peak + kb.log2(state.total)) * LN_2
+    head = frame.batch * kb.arg("heads") + frame.head
+    first = kb.cast(head, i64) * kb.cast(kb.arg("queries"), i64) + kb.cast(frame.first_row, i64)
+    kb.store(kb.arg("lse") + first + kb.arange(0, frame.config.block_q), _or_nan(frame, lse), frame.inside)
+
+
+def _or_nan(frame: Frame, x: Value) -> Value:
+    return frame.kb.where(frame.found_room, x, math.nan)

@@ -1,0 +1,134 @@
+"""Where a program of the attention kernel stands: its arguments, its query tile, its rows, and addresses of q, k, v, out.
+
+Offsets of batches, heads and blocks of rows are 64-bit, those inside a block 32-bit: 127 times a row stride must fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import AnyFloat
+from xdsl.ir import Attribute
+
+from compilemask.dialects.tiling import AttentionOp
+from compilemask.lowering.tiling_to_tt.attention_config import TILE, AttentionConfig, padded_head_dim
+from compilemask.lowering.tiling_to_tt.builder import Arg, KernelBuilder, Value, f32, i32, i64, ptr
+
+VECTOR_BYTES = 16
+TILE_WORDS = 8
+
+TENSORS = ("q", "k", "v", "o")
+SECTIONS = ("tiles", "order", "visits", "patterns", "columns")
+SIZES = ("heads", "group", "queries", "keys", "query_tiles", "mask_batch_stride", "mask_head_stride")
+
+
+def kernel_arguments(element_type: AnyFloat, aligned: bool) -> list[Arg]:
+    """The kernel's arguments in order; strides count elements, and the last dimension of each tensor is contiguous."""
+    bytes_per_element = element_type.bitwidth // 8
+    pointer = VECTOR_BYTES if aligned else None
+    stride = VECTOR_BYTES // bytes_per_element if aligned else None
+    return [
+        *(Arg(name, ptr(element_type), pointer) for name in ("q", "k", "v", "out")),
+        Arg("lse", ptr(f32)),
+        *(Arg(name, ptr(i32)) for name in SECTIONS),
+        *(Arg(f"{tensor}_{dim}", i64, stride) for tensor in TENSORS for dim in ("b", "h", "s")),
+        *(Arg(name, i32) for name in SIZES),
+        Arg("scale", f32),
+    ]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Shared by the kernel's parts. Scalars are i32 unless said otherwise."""
+
+    kb: KernelBuilder
+    op: AttentionOp
+    config: AttentionConfig
+    batch: Value
+    head: Value
+    key_head: Value
+    tile: Value
+    """Query tile of the descriptor."""
+    row_in_tile: Value
+    """[block_q] rows inside the tile."""
+    first_row: Value
+    """First row of this program in the sequence."""
+    inside: Value
+    """[block_q] i1: the row exists."""
+    first_pair: Value
+    n_partial: Value
+    n_runs: Value
+    found_room: Value
+    """i1: the descriptor holds this tile's visits."""
+
+    @property
+    def element_type(self) -> Attribute:
+        """T."""
+        return self.op.element_type
+
+    @property
+    def padded(self) -> int:
+        """Columns of a block of q, k, v or out."""
+        return padded_head_dim(self.op.head_dim)
+
+    def dims(self) -> Value:
+        """[1, padded] positions along D."""
+        return self.kb.arange(0, self.padded)[None, :]
+
+    def with_dims(self, mask: Value | None) -> Value | None:
+        """A mask of rows [rows, 1], or none, together with the columns that exist."""
+        if self.padded == self.op.head_dim:
+            return mask
+        exists = self.dims() < self.op.head_dim
+        return exists if mask is None else mask & exists
+
+    def origin(self, pointer: str, tensor: str, head: Value) -> Value:
+        """Address of the first row of this program's batch and of a head."""
+        kb = self.kb
+        batch, head = kb.cast(self.batch, i64), kb.cast(head, i64)
+        return kb.arg(pointer) + (batch * kb.arg(f"{tensor}_b") + head * kb.arg(f"{tensor}_h"))
+
+    def block(self, origin: Value, tensor: str, first: Value, rows: int) -> Value:
+        """[rows, padded] addresses of consecutive rows from `first`."""
+        kb, stride = self.kb, self.kb.arg(f"{tensor}_s")
+        base = origin + kb.cast(first, i64) * stride
+        within = kb.arange(0, rows)[:, None] * kb.cast(stride, i32)
+        return base + (within + self.dims())
+
+    def load_query(self) -> Value:
+        """The program's rows of q, negated if the scale is negative, 0 for rows behind the last."""
+        kb = self.kb
+        addresses = self.block(self.origin("q", "q", self.head), "q", self.first_row, self.config.block_q)
+        query = kb.load(addresses, self.with_dims(self.inside[:, None]), 0.0)
+        return query.named("query")
+
+
+def open_frame(kb: KernelBuilder, op: AttentionOp, config: AttentionConfig) -> Frame:
+    """Reads the launch order and the tile's record; a program whose rows all lie behind the last visits nothing."""
+    x, head, batch = kb.program_id(0), kb.program_id(1), kb.program_id(2)
+    mask = batch * kb.arg("mask_batch_stride") + head * kb.arg("mask_head_stride")
+    first_tile = mask * kb.arg("query_tiles")
+    tile = kb.load(kb.arg("order") + (first_tile + kb.trunc_div(x, config.programs_per_tile))).named("tile")
+    record = kb.arg("tiles") + (first_tile + tile) * TILE_WORDS
+    first_pair, n_partial, n_runs = (kb.load(record + word) for word in range(3))
+    in_tile = kb.trunc_rem(x, config.programs_per_tile) * config.block_q
+    first_row = (tile * TILE + in_tile).named("first_row")
+    found_room = n_partial >= 0
+    visits = found_room & (first_row < kb.arg("queries"))
+    lanes = kb.arange(0, config.block_q)
+    return Frame(
+        kb,
+        op,
+        config,
+        batch,
+        head,
+        kb.trunc_div(head, kb.arg("group")),
+        tile,
+        in_tile + lanes,
+        first_row,
+        first_row + lanes < kb.arg("queries"),
+        first_pair,
+        kb.where(visits, n_partial, 0),
+        kb.where(visits, n_runs, 0),
+        found_room,
+    )
