@@ -31,10 +31,10 @@ from xdsl.dialects.builtin import (
     f32,
     i32,
 )
+from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import (
     Attribute,
     Dialect,
-    EnumAttribute,
     ParametrizedAttribute,
     Region,
     SpacedOpaqueSyntaxAttribute,

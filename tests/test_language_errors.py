@@ -106,8 +106,8 @@ BAD_TEXT: dict[str, tuple[str, int | None, int | None, str]] = {
         1,
         "power of two",
     ),
-    "garbage": ("\x00\x01 {]", 1, None, ""),
-    "unbalanced": (ALL[:-2], 4, None, ""),
+    "garbage": ("\x00\x01 {]", 1, None, "Unexpected|expected"),
+    "unbalanced": (ALL[:-2], 4, None, "unexpected text in block definition"),
 }
 
 

@@ -69,7 +69,10 @@ def parse_source(text: str, file: str | None = None) -> Source:
         module = parser.parse_module()
     except ParseError as error:
         place = error.span.get_location()
-        raise IRError(error.msg, file=file, line=place.line, column=place.col) from None
+        message = error.msg.strip()
+        if message.startswith("in "):  # what xDSL says where a list or a block goes on with something else
+            message = f"unexpected text {message}"
+        raise IRError(message, file=file, line=place.line, column=place.col) from None
     except Exception as error:  # verifiers of attributes, and whatever odd text makes the parser stumble over
         if parser is None:
             raise IRError(str(error), file=file) from None
