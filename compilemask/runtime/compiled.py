@@ -15,6 +15,7 @@ from compilemask.errors import DeviceError, MaskError, TargetError
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter
 from compilemask.runtime.program import Program, program_for
+from compilemask.runtime.target import parse_target
 from compilemask.runtime.validate import check_lengths
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class Compiled:
             return _printed(getattr(self.program, f"{level}_module"))
         if level in TARGETED and target is None:
             raise TargetError(f"{level} depends on a target; give one such as target='cuda:90'")
+        if target is not None:
+            parse_target(target)
         return "\n".join(f"// {name}\n{text}" for name, text in self._kernel_texts(level, target).items())
 
     def _kernel_texts(self, level: str, target: str | None) -> dict[str, str]:
@@ -168,7 +171,7 @@ _lock = Lock()
 
 
 def compile(mask: Mask | Compiled) -> Compiled:
-    """Compile a mask; a compiled one is returned as it is. Work is done on first use, once for all masks of a structure.
+    """Compile a mask; a compiled one is returned as it is. Work is done on first use, once per structure of masks.
 
     Raises MaskError if `mask` is no mask or its parameters disagree.
     """

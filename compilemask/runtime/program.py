@@ -15,8 +15,10 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from compilemask.dialects import interval, mask, tiling
 from compilemask.dialects.semantics import interval as interval_semantics
-from compilemask.errors import LoweringError, ShapeError
+from compilemask.errors import ShapeError
+from compilemask.lowering import pipeline
 from compilemask.lowering.descriptor_layout import Layout, Room
+from compilemask.lowering.interval_to_tiling import moving_bounds, normal_form
 from compilemask.runtime import build_cpu
 from compilemask.runtime.compile_kernel import Options, kernel_for
 from compilemask.runtime.descriptor import Descriptor
@@ -41,40 +43,34 @@ class Program:
     @property
     def name(self) -> str:
         """The name of the mask's functions."""
-        return _only(self.mask_module, mask.FuncOp).sym_name.data
+        return next(op.sym_name.data for op in self.mask_module.ops if isinstance(op, mask.FuncOp))
 
     # ---- levels ----
 
     @cached_property
     def interval_module(self) -> ModuleOp:
         """Level 2, in normal form."""
-        from compilemask.lowering import pipeline
-
         return pipeline.lower(self.mask_module, to="interval")
 
     @cached_property
     def tiling_module(self) -> ModuleOp:
         """Levels 2 and 3."""
-        from compilemask.lowering import pipeline
-
         return pipeline.lower(self.mask_module, to="tiling")
 
     @cached_property
     def room(self) -> Room:
         """What a descriptor may need."""
-        from compilemask.lowering import pipeline
-
         return pipeline.room(self.tiling_module)
 
     @cached_property
     def intervals(self) -> interval.FuncOp:
         """The mask as an interval function in normal form."""
-        return _only(self.tiling_module, interval.FuncOp)
+        return pipeline.interval_of(self.tiling_module)
 
     @cached_property
     def tiles(self) -> tiling.FuncOp:
         """The mask as a tiling function."""
-        return _only(self.tiling_module, tiling.FuncOp)
+        return pipeline.tiling_of(self.tiling_module)
 
     @cached_property
     def kernels(self) -> dict[str, str]:
@@ -113,9 +109,7 @@ class Program:
             raise ShapeError(f"{layout.batch} x {layout.heads} masks, at most {MAX_GRID} on a GPU")
         buffer = torch.empty(layout.words, dtype=torch.int32, device=device)
         arguments = kernel_arguments(buffer, layout, parameters)
-        tiles = (layout.query_tiles, layout.masks, 1)
-        grids = {"count": tiles, "fill": tiles, "patterns": (min(layout.pattern_capacity, PATTERN_PROGRAMS), 1, 1)}
-        for name, grid in grids.items():
+        for name, grid in build_grids(layout).items():
             launch(kernel_for(self.kernels[name], device, Options(num_warps=4)), grid, device, arguments)
         return Descriptor(buffer, layout)
 
@@ -130,6 +124,12 @@ class Program:
         return build_cpu.build(layout, masks, shared if layout.shared else None)
 
 
+def build_grids(layout: Layout) -> dict[str, tuple[int, int, int]]:
+    """The kernels that build a descriptor, in order, and their grids."""
+    tiles = (layout.query_tiles, layout.masks, 1)
+    return {"count": tiles, "fill": tiles, "patterns": (min(layout.pattern_capacity, PATTERN_PROGRAMS), 1, 1)}
+
+
 def kernel_arguments(buffer: torch.Tensor, layout: Layout, parameters: Sequence[Parameter]) -> list[Argument]:
     """Arguments of the descriptor kernels, in order."""
     shape = [layout.batch, layout.heads, layout.queries, layout.keys]
@@ -137,13 +137,6 @@ def kernel_arguments(buffer: torch.Tensor, layout: Layout, parameters: Sequence[
     capacities = [layout.pair_capacity, layout.pattern_capacity]
     masks = [value for parameter in parameters for value in parameter.kernel_arguments()]
     return [buffer.data_ptr(), *shape, *sections, *capacities, *masks]
-
-
-def _only(module: ModuleOp, kind: type[Any]) -> Any:
-    found = [op for op in module.body.block.ops if isinstance(op, kind)]
-    if len(found) != 1:
-        raise LoweringError(f"expected one {kind.name} in the module, found {len(found)}")
-    return found[0]
 
 
 # ---- rows on the CPU ----
@@ -172,10 +165,13 @@ FAR_END = 2**29
 def _diagonals(func: interval.FuncOp, arguments: Sequence[Any], layout: Layout) -> build_cpu.Diagonals:
     """The shared patterns of a mask of kv - q alone: its rows from `FAR_ROW` on, in a far longer sequence."""
     queries, keys = layout.queries + FAR_END, layout.keys + FAR_END
-    sets = interval_semantics.evaluate(_moved(func, FAR_ROW, queries), arguments, layout.rows, keys)
-    bounds = [bound for pair in sets.ranges for bound in pair]
-    moving = [int(bound[0]) - FAR_ROW for bound in bounds if bound[1] == bound[0] + 1]
-    return build_cpu.diagonals(layout, moving, interval_set(sets, layout.rows, keys), FAR_ROW)
+    moved = _moved(func, FAR_ROW, queries)
+    sets = interval_semantics.evaluate(moved, arguments, layout.rows, keys)
+    first = {}
+    for item, (lo, hi) in zip(normal_form(moved).ranges, sets.ranges, strict=True):
+        first |= {item.lo: int(lo[0]), item.hi: int(hi[0])}
+    offsets = [first[bound] - FAR_ROW for bound in moving_bounds(moved)]
+    return build_cpu.diagonals(layout, offsets, interval_set(sets, layout.rows, keys), FAR_ROW)
 
 
 def _moved(func: interval.FuncOp, first_row: int, queries: int) -> interval.FuncOp:

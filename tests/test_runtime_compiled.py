@@ -1,0 +1,121 @@
+"""Compiled masks: programs are shared, values are bound, nothing is left over."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from compare import TOLERANCE, assert_close, dense_attention, random_inputs
+from descriptor_checks import check_against_dense
+
+import compilemask
+from compilemask.errors import DeviceError, DTypeError, MaskError, ShapeError, TargetError
+from compilemask.runtime import attention, compile
+from compilemask.runtime.parameters import Parameter, on_device
+
+
+def test_masks_of_one_structure_share_a_program() -> None:
+    one, two = compile(compilemask.hstu(100, 10)), compile(compilemask.hstu(70, 20))
+    assert one.program is two.program
+    assert one.program is not compile(compilemask.causal()).program
+    assert compile(one) is one
+    for compiled, mask in ((one, compilemask.hstu(100, 10)), (two, compilemask.hstu(70, 20))):
+        check_against_dense(compiled.descriptor(150), mask.dense(150, 150))
+
+
+def test_bind() -> None:
+    compiled = compile(compilemask.document([0, 50, 200]))
+    offsets = torch.tensor([[0, 10, 200], [0, 150, 190]])
+    for bound in (compiled.bind(offsets=offsets), compiled.bind(compilemask.document(offsets))):
+        assert bound.batch_shape == (2, 1)
+        check_against_dense(bound.descriptor(200), compilemask.document(offsets).dense(200, 200))
+    check_against_dense(compiled.descriptor(200), compilemask.document([0, 50, 200]).dense(200, 200))
+
+
+def test_bad_values_are_refused() -> None:
+    compiled = compile(compilemask.hstu(100, 10))
+    with pytest.raises(MaskError, match="no parameter 'size'"):
+        compiled.bind(size=3)
+    with pytest.raises(DTypeError, match="history"):
+        compiled.bind(history=2.5)
+    with pytest.raises(MaskError, match="structure"):
+        compiled.bind(compilemask.causal())
+    with pytest.raises(MaskError, match="int"):
+        compile(3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(DTypeError, match="queries"):
+        compiled.descriptor(1.5)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ShapeError, match="keys is -1"):
+        compiled.descriptor(5, -1)
+    with pytest.raises(DeviceError, match="meta"):
+        compiled.descriptor(5, device="meta")
+    if not torch.cuda.is_available():
+        with pytest.raises(DeviceError, match="CUDA"):
+            compiled.descriptor(5, device="cuda")
+
+
+def test_masks_per_batch_fit_their_batch_only() -> None:
+    mask = compilemask.padding(torch.tensor([3, 5]))
+    q, k, v = random_inputs(3, 2, 2, 8, 8, 16)
+    with pytest.raises(MaskError, match="batch 2, q has 3"):
+        attention(q, k, v, mask)
+
+
+@pytest.mark.parametrize("level", ["mask", "interval", "tiling", "ttir"])
+def test_ir(level: str) -> None:
+    text = compile(compilemask.hstu(100, 10)).ir(level)
+    word = {"ttir": "tt.func"}.get(level, f"{level}.func")
+    assert word in text
+    assert text == compile(compilemask.hstu(30, 20)).ir(level)
+
+
+def test_unknown_levels_and_targets() -> None:
+    compiled = compile(compilemask.causal())
+    with pytest.raises(TargetError, match="expected one of mask"):
+        compiled.ir("sass")
+    with pytest.raises(TargetError, match="target"):
+        compiled.ir("ptx")
+    with pytest.raises(TargetError, match="cuda:1"):
+        compiled.ir("ptx", target="cuda:1")
+
+
+def test_ptx_for_a_target() -> None:
+    pytest.importorskip("triton")
+    assert ".target sm_90a" in compile(compilemask.causal()).ir("ptx", target="cuda:90")
+
+
+def test_tables_changed_in_place_are_seen() -> None:
+    offsets = torch.tensor([0, 50, 200], dtype=torch.int32)
+    compiled = compile(compilemask.document(offsets))
+    before = compiled.descriptor(200)
+    offsets[1] = 120
+    check_against_dense(compiled.descriptor(200), compilemask.document([0, 120, 200]).dense(200, 200))
+    check_against_dense(before, compilemask.document([0, 50, 200]).dense(200, 200))
+
+
+def test_a_table_on_the_device_is_used_as_it_is() -> None:
+    table = torch.arange(4, dtype=torch.int32)
+    assert on_device(Parameter("t", table), torch.device("cpu")).value is table
+    wide = on_device(Parameter("t", table.long()), torch.device("cpu")).value
+    assert isinstance(wide, torch.Tensor)
+    assert wide.dtype == torch.int32
+    with pytest.raises(MaskError, match="32-bit"):
+        on_device(Parameter("t", torch.tensor([2**40])), torch.device("cpu"))
+
+
+def test_kernel_arguments_of_tables() -> None:
+    table = torch.zeros(2, 3, 5, dtype=torch.int32)
+    assert Parameter("t", table).kernel_arguments()[1:] == [5, 15, 5]
+    assert Parameter("t", table[:, :1].contiguous()).kernel_arguments()[1:] == [5, 5, 0]
+    assert Parameter("t", table[0, 0]).kernel_arguments()[1:] == [5, 0, 0]
+    assert Parameter("n", 7).kernel_arguments() == [7]
+
+
+@pytest.mark.parametrize("length", [1, 128, 1000])
+@pytest.mark.parametrize("heads", [(8, 8), (9, 3), (12, 2)])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_attention_of_a_mask(length: int, heads: tuple[int, int], head_dim: int) -> None:
+    mask = compilemask.hstu(length - length // 8, length // 10)
+    q, k, v = random_inputs(1, *heads, length, length, head_dim)
+    expected, expected_lse = dense_attention(q, k, v, mask.dense(length, length))
+    out, lse = compile(mask).attention(q, k, v, return_lse=True)
+    assert_close(out, expected, TOLERANCE[torch.float32])
+    assert_close(lse, expected_lse, 1e-5)
