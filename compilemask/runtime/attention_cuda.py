@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
-import torch
+from functools import lru_cache
+from typing import NamedTuple
 
-from compilemask.errors import DTypeError
-from compilemask.runtime.compile_kernel import Options, kernel_for
+import torch
+from xdsl.dialects.builtin import AnyFloat, bf16, f16, f32
+
+from compilemask.dialects.triton.printing import print_generic
+from compilemask.lowering.descriptor_layout import KEYS
+from compilemask.lowering.tiling_to_tt.attention import AttentionConfig, attention_module, attention_op, emit
+from compilemask.runtime.compile_kernel import Options, kernel_for, target_of
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.launch import launch
 
 WORD = 4
 """Bytes of an int32."""
 ALIGNMENT = 16
-"""Bytes that pointers and rows are aligned to, as the kernels assume."""
+"""Bytes that a thread loads at once, if pointers and rows are aligned to them."""
+LONGEST_ROW_STRIDE = (2**31 - 1) // KEYS
+"""In elements: addresses inside a tile are 32-bit."""
+ELEMENTS: dict[torch.dtype, AnyFloat] = {torch.float16: f16, torch.bfloat16: bf16, torch.float32: f32}
+
+
+class AttentionKernel(NamedTuple):
+    """One variant of the kernel: Triton IR, how Triton schedules it, and the query rows of a program."""
+
+    text: str
+    options: Options
+    block_q: int
+
+
+@lru_cache(maxsize=256)
+def attention_kernel(head_dim: int, dtype: torch.dtype, target: str, aligned: bool = True) -> AttentionKernel:
+    """The kernel for a head_dim (at most 256), a dtype and a target such as 'cuda:90'.
+
+    `aligned` kernels take pointers and strides that are multiples of 16 bytes. Raises LoweringError for other targets.
+    """
+    element = ELEMENTS[dtype]
+    config = AttentionConfig.choose(head_dim, element, target, aligned=aligned)
+    text = print_generic(emit(attention_op(attention_module(head_dim, element)), config))
+    return AttentionKernel(text, Options(config.num_warps, config.num_stages), config.block_q)
 
 
 def attention_cuda(
@@ -20,16 +49,18 @@ def attention_cuda(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out [B, Hq, Sq, D] in the input type and lse [B, Hq, Sq] in float32. Does not wait. Takes checked arguments.
 
-    Inputs whose last dimension is not contiguous, or whose rows are not aligned to 16 bytes, are copied.
+    Inputs whose last dimension is not contiguous are copied.
     """
-    query, key, value = (_aligned(x) for x in (query, key, value))
+    query, key, value = (_readable(x) for x in (query, key, value))
     batch, heads, queries, head_dim = query.shape
     out = torch.empty((batch, heads, queries, head_dim), dtype=query.dtype, device=query.device)
     lse = torch.empty((batch, heads, queries), dtype=torch.float32, device=query.device)
-    text, options, block_q = attention_kernel(head_dim, query.dtype)
+    if not out.numel():
+        return out, lse
+    aligned = all(_is_aligned(x) for x in (query, key, value, out))
+    text, options, block_q = attention_kernel(head_dim, query.dtype, str(target_of(query.device)), aligned)
     kernel = kernel_for(text, query.device, options)
-    tiles_per_query_tile = descriptor.layout.rows // block_q
-    grid = (descriptor.layout.query_tiles * tiles_per_query_tile, heads, batch)
+    grid = (descriptor.layout.query_tiles * (descriptor.layout.rows // block_q), heads, batch)
     arguments = kernel_arguments(query, key, value, out, lse, descriptor)
     launch(kernel, grid, query.device, [*arguments, scale])
     return out, lse
@@ -47,26 +78,26 @@ def kernel_arguments(
     layout = descriptor.layout
     base = descriptor.buffer.data_ptr()
     sections = (layout.tiles, layout.order, layout.visits, layout.patterns, layout.columns)
-    head_stride = 1 if layout.heads > 1 else 0
-    batch_stride = layout.heads if layout.batch > 1 else 0
     heads = query.shape[1]
     return [
         *(x.data_ptr() for x in (query, key, value, out, lse)),
         *(base + WORD * section for section in sections),
-        *(stride for x in (query, key, value, out) for stride in x.stride()[:3]),
-        *(heads, heads // max(key.shape[1], 1), layout.queries, layout.keys, layout.query_tiles),
-        *(batch_stride, head_stride),
+        *(stride for x in (query, key, value, out) for stride in _strides(x)),
+        *(heads, heads // key.shape[1], layout.queries, layout.keys, layout.query_tiles),
+        *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
     ]
 
 
-def _aligned(x: torch.Tensor) -> torch.Tensor:
-    words = ALIGNMENT // x.element_size()
-    rows = all(stride % words == 0 for stride, size in zip(x.stride()[:3], x.shape[:3], strict=True) if size > 1)
-    if x.stride(-1) == 1 and x.data_ptr() % ALIGNMENT == 0 and rows:
+def _strides(x: torch.Tensor) -> list[int]:
+    """Strides of batches, heads and rows; 0 where there is only one."""
+    return [stride if size > 1 else 0 for stride, size in zip(x.stride()[:3], x.shape[:3], strict=True)]
+
+
+def _readable(x: torch.Tensor) -> torch.Tensor:
+    if (x.stride(-1) == 1 or x.shape[-1] == 1) and x.stride(-2) <= LONGEST_ROW_STRIDE:
         return x
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def attention_kernel(head_dim: int, dtype: torch.dtype) -> tuple[str, Options, int]:
-    """Triton IR of the attention kernel, its options, and the query rows of one of its programs."""
-    raise DTypeError(f"no kernel for {dtype}")
+def _is_aligned(x: torch.Tensor) -> bool:
+    return x.data_ptr() % ALIGNMENT == 0 and all(s * x.element_size() % ALIGNMENT == 0 for s in _strides(x))

@@ -10,7 +10,7 @@ from compilemask.errors import TargetError
 if TYPE_CHECKING:
     from triton.backends.compiler import GPUTarget
 
-CUDA = (80, 86, 89, 90, 100, 103, 120)
+CUDA = (80, 86, 89, 90, 100, 103, 120, 121)
 """Compute capabilities, ten times the version, that kernels are compiled for."""
 HIP = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1200", "gfx1201")
 _WAVE_OF_64 = re.compile(r"gfx9\w+")
