@@ -44,10 +44,13 @@ if TYPE_CHECKING:
         where,
         window,
     )
+    from compilemask.runtime import Compiled, Descriptor, attention, compile
 
 __all__ = [
     "CompileMaskError",
+    "Compiled",
     "DTypeError",
+    "Descriptor",
     "DescriptorError",
     "DeviceError",
     "IRError",
@@ -58,11 +61,13 @@ __all__ = [
     "Parameter",
     "ShapeError",
     "TargetError",
+    "attention",
     "band",
     "box2d",
     "causal",
     "clear",
     "cols",
+    "compile",
     "disk2d",
     "document",
     "full",
@@ -76,18 +81,17 @@ __all__ = [
     "window",
 ]
 
-_HOMES = ("compilemask.errors", "compilemask.language", "compilemask.runtime")
+_RUNTIME = ("Compiled", "Descriptor", "attention", "compile")
+"""The names that need PyTorch at once."""
 
 
 def __getattr__(name: str) -> Any:
-    if not name.startswith("_"):
-        for home in _HOMES:
-            module = import_module(home)
-            if name in getattr(module, "__all__", ()):
-                value = getattr(module, name)
-                globals()[name] = value
-                return value
-    raise AttributeError(f"module 'compilemask' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'compilemask' has no attribute {name!r}")
+    home = "errors" if name.endswith("Error") else "runtime" if name in _RUNTIME else "language"
+    value = getattr(import_module(f"compilemask.{home}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
