@@ -1,0 +1,44 @@
+"""The kernels that build descriptors, executed in numpy in random order: equal to the CPU build word for word."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sample_masks import MASKS
+
+from compilemask.dialects.semantics.triton import run_kernel
+from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
+from compilemask.runtime import Compiled, Descriptor, compile
+from compilemask.runtime.parameters import on_device
+from compilemask.runtime.program import build_grids, kernel_arguments
+
+GARBAGE = 0x5A5A5A5A
+
+
+def run_build(compiled: Compiled, queries: int, keys: int, seed: int | None = None) -> Descriptor:
+    """What the kernels write over memory full of garbage."""
+    layout = compiled.program.layout(compiled.parameters, queries, keys)
+    buffer = np.full(layout.words, GARBAGE, dtype=np.int32)
+    tensor = torch.from_numpy(buffer)
+    parameters = [on_device(parameter, torch.device("cpu")) for parameter in compiled.parameters]
+    arguments: list = kernel_arguments(tensor, layout, parameters)
+    memory = {tensor.data_ptr(): buffer}
+    for parameter in parameters:
+        if isinstance(parameter.value, torch.Tensor):
+            memory[parameter.value.data_ptr()] = parameter.value.numpy().reshape(-1)
+    arguments = [memory.get(value, value) for value in arguments]
+    kernels = descriptor_kernels.emit(compiled.program.tiling_module)
+    for name, grid in build_grids(layout).items():
+        run_kernel(kernels[name], grid, arguments, seed=seed)
+    return Descriptor(tensor, layout)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (137, 300), (300, 200), (256, 256)])
+@pytest.mark.parametrize("name", MASKS)
+def test_equal_to_the_cpu_build(name: str, queries: int, keys: int) -> None:
+    compiled = compile(MASKS[name](queries, keys))
+    built = run_build(compiled, queries, keys, seed=queries).check()
+    expected = compiled.descriptor(queries, keys)
+    different = (built.defined() != expected.defined()).nonzero()
+    assert not len(different), f"{len(different)} words differ, first {int(different[0])} of {built.layout}"
