@@ -8,6 +8,7 @@ from compare import TOLERANCE, assert_close, dense_attention, random_inputs
 from interval_samples import SAMPLES
 from test_descriptor_build_cpu import built, dense, roomy
 
+import compilemask
 from compilemask.lowering.descriptor_layout import Layout
 from compilemask.runtime import build_cpu
 from compilemask.runtime.operator import attention, layout_numbers
@@ -80,6 +81,13 @@ def test_operator_is_well_formed(dtype: torch.dtype) -> None:
     descriptor = built("causal", 137, 200)
     arguments = (q, k, v, descriptor.buffer, layout_numbers(descriptor.layout), 0.25)
     torch.library.opcheck(torch.ops.compilemask.attention.default, arguments)
+
+
+def test_a_mask_breaks_no_compiled_model() -> None:
+    q, k, v = random_inputs(1, 2, 1, 137, 137, 16)
+    mask = compilemask.causal()
+    traced = torch.compile(lambda q, k, v: attention(q * 2, k, v, mask) * 2, backend="aot_eager")
+    assert torch.equal(traced(q, k, v), attention(q * 2, k, v, mask) * 2)
 
 
 def test_traced_by_torch_compile() -> None:

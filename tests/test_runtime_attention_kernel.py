@@ -29,7 +29,7 @@ def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: Descripto
     buffer, layout = descriptor.buffer.numpy(), descriptor.layout
     for section in (layout.tiles, layout.order, layout.visits, layout.patterns, layout.columns):
         memory[descriptor.buffer.data_ptr() + WORD * section] = buffer[section:]
-    arguments = kernel_arguments(*tensors, descriptor)
+    arguments = kernel_arguments(q, k, v, out, lse, descriptor)
     pointers, numbers = arguments[:10], arguments[10:]
     grid = (layout.query_tiles * config.programs_per_tile, q.shape[1], q.shape[0])
     run_kernel(kernel, grid, [*(memory[p] for p in pointers), *numbers, np.float32(scale)])

@@ -17,6 +17,7 @@ from compilemask.runtime.attention_cuda import attention_cuda
 from compilemask.runtime.compiled import Compiled, compile
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.validate import (
+    Problem,
     check_descriptor,
     check_mask_shape,
     check_no_gradient,
@@ -67,6 +68,14 @@ def _attention_fake(
 _library.impl("attention", _attention_cpu, "CPU")
 _library.impl("attention", _attention_cuda, "CUDA")
 torch.library.register_fake("compilemask::attention", _attention_fake, lib=_library)
+
+
+@torch.compiler.disable
+def _descriptor_for(mask: Mask | Compiled, problem: Problem, device: torch.device) -> Descriptor:
+    """The mask's descriptor; torch.compile calls this as it is and traces the rest."""
+    compiled = compile(mask)
+    check_mask_shape(compiled.batch_shape, problem.batch, problem.query_heads)
+    return compiled.descriptor(problem.queries, problem.keys, device)
 
 
 @overload
@@ -128,8 +137,6 @@ def attention(
     if isinstance(mask, Descriptor):
         check_descriptor(mask.layout, mask.device, problem, q.device)
     else:
-        mask = compile(mask)
-        check_mask_shape(mask.batch_shape, problem.batch, problem.query_heads)
-        mask = mask.descriptor(problem.queries, problem.keys, q.device)
+        mask = _descriptor_for(mask, problem, q.device)
     out, lse = torch.ops.compilemask.attention(q, k, v, mask.buffer, layout_numbers(mask.layout), scale)
     return (out, lse) if return_lse else out
