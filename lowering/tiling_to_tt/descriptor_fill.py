@@ -1,0 +1,160 @@
+"""The kernel `fill`: records, launch order, pairs, and the sources of stored patterns.
+
+One program per query tile and mask: grid (NQ, G, 1), behind `count`. A program finds its place by summing the counts of
+all earlier tiles, so that nothing depends on the order in which programs run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from compilemask.lowering.descriptor_layout import STATUS_OVERFLOW
+from compilemask.lowering.tiling_to_tt.builder import Value, i32
+from compilemask.lowering.tiling_to_tt.descriptor_bits import popcount
+from compilemask.lowering.tiling_to_tt.descriptor_kernel import DescriptorKernel, MaskFunctions, QueryTile
+from compilemask.lowering.tiling_to_tt.shared_patterns import SharedPatterns
+from compilemask.lowering.tiling_to_tt.tile_classes import WORD, WORDS, BlockClasses, TileClasses
+
+RECORDS = 1024
+"""Records that a program looks at together."""
+
+
+class Counts(NamedTuple):
+    """What `count` found in one query tile; scalars."""
+
+    partial: Value
+    runs: Value
+    full: Value
+    cost: Value
+
+
+class Place(NamedTuple):
+    """Where the visits of a query tile go: scalars."""
+
+    first_pair: Value
+    first_pattern: Value
+    rank: Value
+    """Position in the launch order of its mask."""
+
+
+def fill_kernel(mask: MaskFunctions) -> DescriptorKernel:
+    """The kernel for one mask."""
+    kernel = DescriptorKernel("fill", mask)
+    kb = kernel.kb
+    m, g = kb.program_id(0), kb.program_id(1)
+    t = g * kernel.query_tiles + m
+    counts = _load_counts(kernel, t)
+    place = _place(kernel, g, t, counts)
+    fits = _fits(kernel, place, counts)
+    record = {0: kb.where(fits, place.first_pair, 0), 1: kb.where(fits, counts.partial, -1)}
+    record |= {2: kb.where(fits, counts.runs, 0), 3: kb.where(fits, counts.full, 0)}
+    kernel.store_lanes(kernel.record(t), record, 4)
+    kb.store(kernel.section("order") + (g * kernel.query_tiles + place.rank), m)
+    _store_header(kernel, t, place, counts, fits)
+    with kb.if_else(fits) as branch, branch.then():
+        _Visits(kernel, QueryTile.of(kernel, m, g), t, place, counts).store()
+    return kernel
+
+
+def _load_counts(kernel: DescriptorKernel, t: Value) -> Counts:
+    record = kernel.record(t)
+    return Counts(*(kernel.kb.load(record + word) for word in (4, 5, 6, 7)))
+
+
+def _place(kernel: DescriptorKernel, g: Value, t: Value, counts: Counts) -> Place:
+    kb, lane = kernel.kb, kernel.kb.arange(0, RECORDS)
+    own = g * kernel.query_tiles
+    end = own + kernel.query_tiles
+    zeros = kb.full((RECORDS,), 0, i32)
+    with kb.for_loop(0, end, RECORDS, [zeros, zeros, zeros]) as loop:
+        pairs, patterns, ahead = loop.carried
+        other = loop.index + lane
+        record, exists = kernel.record(other), other < end
+        partial, runs, _, cost = (kb.load(record + word, mask=exists, other=0) for word in (4, 5, 6, 7))
+        before = other < t
+        sooner = exists & (other >= own) & ((cost > counts.cost) | ((cost == counts.cost) & (other > t)))
+        loop.yield_(
+            pairs + kb.where(before, partial + runs, 0),
+            patterns + kb.where(before, partial, 0),
+            ahead + kb.cast(sooner, i32),
+        )
+    return Place(*kb.reduce_many(loop.results, 0, lambda a, b: [x + y for x, y in zip(a, b, strict=True)]))
+
+
+def _fits(kernel: DescriptorKernel, place: Place, counts: Counts) -> Value:
+    fits = place.first_pair + counts.partial + counts.runs <= kernel.kb.arg("pair_capacity")
+    if kernel.mask.shared:
+        return fits
+    return fits & (place.first_pattern + counts.partial <= kernel.kb.arg("pattern_capacity"))
+
+
+def _store_header(kernel: DescriptorKernel, t: Value, place: Place, counts: Counts, fits: Value) -> None:
+    """Pairs and patterns used, and the status. No tile behind one that does not fit fits: the last that does knows."""
+    kb, header = kernel.kb, kernel.descriptor
+    last = kb.arg("batch") * kernel.heads * kernel.query_tiles - 1
+    behind = _load_counts(kernel, kb.minimum(t + 1, last))
+    end = Place(place.first_pair + counts.partial + counts.runs, place.first_pattern + counts.partial, place.rank)
+    nothing_fits = (t == 0) & ~fits
+    ends_here = nothing_fits | (fits & ((t == last) | ~_fits(kernel, end, behind)))
+    used = kb.arg("pattern_capacity") if kernel.mask.shared else kb.where(fits, end.first_pattern, 0)
+    kb.store(header + 12, kb.where(fits, end.first_pair, 0), mask=ends_here)
+    kb.store(header + 13, used, mask=ends_here)
+    kb.store(header + 14, kb.where(fits, 0, STATUS_OVERFLOW), mask=t == last)
+
+
+class _Visits:
+    """Writes the pairs of one query tile."""
+
+    def __init__(self, kernel: DescriptorKernel, tile: QueryTile, t: Value, place: Place, counts: Counts) -> None:
+        self.kernel, self.kb = kernel, kernel.kb
+        self.tile, self.t, self.place, self.counts = tile, t, place, counts
+        self.pairs = kernel.section("visits") + 2 * place.first_pair
+        self.runs = self.pairs + 2 * counts.partial
+        self.shared = SharedPatterns(kernel) if kernel.mask.shared else None
+        self.diagonals = [] if self.shared is None else self.shared.diagonals(tile.mask)
+
+    def store(self) -> None:
+        """Partial tiles, then runs: the places where a run begins or has ended, in order, are its pairs."""
+        kb, zero = self.kb, self.kb.constant(0, i32)
+        classes = TileClasses(self.kernel, self.tile)
+        begin, end = classes.blocks()
+        with kb.for_loop(begin, end, 1, [zero, zero, zero]) as loop:
+            partial, turns, inside = loop.carried
+            block = classes.block(loop.index, inside)
+            more_partial, more_turns = self._store_block(loop.index, block, partial, turns)
+            inside = kb.reduce(classes.last_is_full(block), 0, "sum")
+            loop.yield_(partial + more_partial, turns + more_turns, inside)
+        _, turns, inside = loop.results
+        ends_open = (inside != 0) & (turns < 2 * self.counts.runs)
+        kb.store(self.runs + turns, self.kernel.key_tiles, mask=ends_open)
+
+    def _store_block(self, index: Value, block: BlockClasses, partial: Value, turns: Value) -> tuple[Value, Value]:
+        kb = self.kb
+        # Neither count exceeds 1024 in a block: both fit one word.
+        both = popcount(kb, block.partial) | (popcount(kb, block.turns) << 16)
+        upto = kb.cumsum(both)
+        before, total = upto - both, kb.reduce(both, 0, "sum")
+        bit = kb.arange(0, WORD)[None, :]
+        key_tile = (index * WORDS + kb.arange(0, WORDS))[:, None] * WORD + bit
+        self._store_partial(key_tile, *self._ranks(block.partial, bit, partial + (before & 0xFFFF)))
+        is_turn, rank = self._ranks(block.turns, bit, turns + (before >> 16))
+        kb.store(self.runs + rank, key_tile, mask=is_turn & (rank < 2 * self.counts.runs))
+        return total & 0xFFFF, total >> 16
+
+    def _ranks(self, words: Value, bit: Value, before: Value) -> tuple[Value, Value]:
+        """Which bits are set, and how many are before each: [WORDS, WORD]."""
+        kb, words = self.kb, words[:, None]
+        return ((words >> bit) & 1) != 0, before[:, None] + popcount(kb, words & ((1 << bit) - 1))
+
+    def _store_partial(self, key_tile: Value, is_partial: Value, rank: Value) -> None:
+        kb, kernel = self.kb, self.kernel
+        is_partial = is_partial & (rank < self.counts.partial)
+        if self.shared is not None:
+            number = self.shared.pattern(self.tile.mask, self.diagonals, self.tile.tile, key_tile)
+        else:
+            number = self.place.first_pattern + rank
+            source = kernel.section("sources") + 2 * number
+            kb.store(source, self.t, mask=is_partial)
+            kb.store(source + 1, key_tile, mask=is_partial)
+        kb.store(self.pairs + 2 * rank, key_tile, mask=is_partial)
+        kb.store(self.pairs + 2 * rank + 1, number, mask=is_partial)

@@ -1,0 +1,254 @@
+"""The arithmetic of an interval function, emitted on values of a kernel: scalars, rows, or rows beside keys.
+
+A value that does not depend on the row stays a scalar. Rows are tensors of rank 1; beside keys (rank 2) they stand
+along axis 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from xdsl.dialects import arith as xdsl_arith
+from xdsl.dialects import math as xdsl_math
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr
+from xdsl.ir import Block, Operation, SSAValue
+
+from compilemask.dialects import arith, interval
+from compilemask.errors import LoweringError
+from compilemask.lowering.tiling_to_tt import value as values
+from compilemask.lowering.tiling_to_tt.builder import KernelBuilder, Value, f32, i1, i32
+
+
+@dataclass(frozen=True)
+class Table:
+    """A mask parameter in memory: its first entry and how many it has (at least one)."""
+
+    pointer: Value
+    length: Value
+
+
+Binding: TypeAlias = Value | Table
+
+
+class Scope:
+    """The values of one block of an interval function, at one place of the kernel.
+
+    With `beside_keys`, values per row are columns [rows, 1]. A scope belongs to the region in which it is made.
+    `q` is the function's argument for the row, `rows` how many rows there are (1 if the row is a scalar).
+    """
+
+    def __init__(
+        self,
+        kb: KernelBuilder,
+        q: SSAValue,
+        bindings: Mapping[SSAValue, Binding],
+        *,
+        rows: int = 1,
+        beside_keys: bool = False,
+    ) -> None:
+        self.kb, self.q, self.rows, self.beside_keys = kb, q, rows, beside_keys
+        self._bindings = dict(bindings)
+
+    def __getitem__(self, value: SSAValue) -> Value:
+        found = self._bindings[value]
+        if isinstance(found, Table):
+            raise LoweringError("a table is no number")
+        if self.beside_keys and len(found.shape) == 1:
+            found = self._bindings[value] = found[:, None]
+        return found
+
+    def table(self, value: SSAValue) -> Table:
+        """A table parameter."""
+        found = self._bindings[value]
+        if not isinstance(found, Table):
+            raise LoweringError("a number is no table")
+        return found
+
+    def nested(self, arguments: Mapping[SSAValue, Value] | None = None, *, beside_keys: bool = False) -> Scope:
+        """A scope inside this one, with more values bound."""
+        bindings = {**self._bindings, **(arguments or {})}
+        return Scope(self.kb, self.q, bindings, rows=self.rows, beside_keys=beside_keys or self.beside_keys)
+
+    def run(self, block: Block) -> None:
+        """Emit the arithmetic of a block; sets and terminators have no value."""
+        for op in block.ops:
+            if not isinstance(op, _WITHOUT_VALUE):
+                self._emit(op)
+
+    def _emit(self, op: Operation) -> None:
+        match op:
+            case interval.ReadOp():
+                self._bind(op.result, read(self.kb, self.table(op.table), self[op.index]))
+            case interval.SegmentOfOp():
+                begin, end = segment_of(self.kb, self.table(op.offsets), self[op.position])
+                self._bind(op.begin, begin)
+                self._bind(op.end, end)
+            case interval.IsqrtOp():
+                self._bind(op.result, isqrt(self.kb, self[op.operand]))
+            case xdsl_arith.ConstantOp():
+                assert isinstance(op.value, IntegerAttr | FloatAttr)
+                self._bind(op.result, self.kb.constant(op.value.value.data, op.result.type))
+            case _:
+                self._bind(op.results[0], _arithmetic(self.kb, op, [self[operand] for operand in op.operands]))
+
+    def _bind(self, name: SSAValue, value: Value) -> None:
+        self._bindings[name] = value.named(name.name_hint) if name.name_hint else value
+
+
+_WITHOUT_VALUE = (
+    interval.RangeOp,
+    interval.FamilyOp,
+    interval.ConcatOp,
+    interval.BetweenOp,
+    interval.ReturnOp,
+    interval.MemberOp,
+    interval.YieldOp,
+)
+
+# ---- operations of arith and math ----
+
+_BINARY: dict[type[Operation], str] = {
+    xdsl_arith.AddiOp: "add",
+    xdsl_arith.SubiOp: "sub",
+    xdsl_arith.MuliOp: "mul",
+    xdsl_arith.DivSIOp: "tdiv",
+    xdsl_arith.RemSIOp: "trem",
+    xdsl_arith.MinSIOp: "min",
+    xdsl_arith.MaxSIOp: "max",
+    xdsl_arith.MinUIOp: "umin",
+    xdsl_arith.MaxUIOp: "umax",
+    xdsl_arith.AndIOp: "and",
+    xdsl_arith.OrIOp: "or",
+    xdsl_arith.XOrIOp: "xor",
+    xdsl_arith.ShLIOp: "shl",
+    xdsl_arith.ShRSIOp: "shr",
+    xdsl_arith.ShRUIOp: "shru",
+    xdsl_arith.AddfOp: "add",
+    xdsl_arith.SubfOp: "sub",
+    xdsl_arith.MulfOp: "mul",
+    xdsl_arith.DivfOp: "div",
+    xdsl_arith.MaximumfOp: "max_nan",
+    xdsl_arith.MinimumfOp: "min_nan",
+}
+_DIRECT: dict[type[Operation], Callable[[SSAValue, SSAValue], Operation]] = {
+    xdsl_arith.DivUIOp: xdsl_arith.DivUIOp,
+    xdsl_arith.RemUIOp: xdsl_arith.RemUIOp,
+}
+_UNARY: dict[type[Operation], Callable[[SSAValue], Operation]] = {
+    xdsl_math.AbsFOp: xdsl_math.AbsFOp,
+    xdsl_math.AbsIOp: xdsl_math.AbsIOp,
+    xdsl_math.ExpOp: xdsl_math.ExpOp,
+    xdsl_math.Exp2Op: xdsl_math.Exp2Op,
+    xdsl_math.LogOp: xdsl_math.LogOp,
+    xdsl_math.Log2Op: xdsl_math.Log2Op,
+    xdsl_math.SqrtOp: xdsl_math.SqrtOp,
+}
+
+
+def _arithmetic(kb: KernelBuilder, op: Operation, operands: Sequence[Value]) -> Value:
+    """One operation of `arith` or `math` on operands that broadcast."""
+    if (kind := _BINARY.get(type(op))) is not None:
+        return values.binary(kind, *operands)
+    if (direct := _DIRECT.get(type(op))) is not None:
+        a, b = values.unify(*operands)
+        return kb.emit(direct(a.ssa, b.ssa))
+    if (unary := _UNARY.get(type(op))) is not None:
+        return kb.emit(unary(operands[0].ssa))
+    match op:
+        case xdsl_arith.NegfOp():
+            return -operands[0]
+        case xdsl_arith.FloorDivSIOp():
+            return operands[0] // operands[1]
+        case xdsl_arith.CeilDivSIOp():
+            return -((-operands[0]) // operands[1])
+        case arith.CmpiOp():
+            return _compare(kb, op, *operands)
+        case arith.CmpfOp():
+            a, b = values.unify(*operands)
+            return kb.emit(arith.CmpfOp(a.ssa, b.ssa, op.predicate_name))
+        case arith.SelectOp():
+            return _select(*operands)
+        case arith.ExtSIOp() if operands[0].dtype == i1:
+            return -kb.cast(operands[0], op.result.type)
+        case arith.ExtUIOp():
+            return kb.cast(operands[0], op.result.type, unsigned=True)
+        case arith.TruncIOp() if op.result.type == i1:
+            return (operands[0] & 1) != 0
+        case arith.ExtSIOp() | arith.TruncIOp() | arith.SIToFPOp() | arith.FPToSIOp():
+            return kb.cast(operands[0], op.result.type)
+        case _:
+            raise LoweringError(f"{op.name} cannot stand in the kernel of a mask")
+
+
+def _compare(kb: KernelBuilder, op: arith.CmpiOp, lhs: Value, rhs: Value) -> Value:
+    name = op.predicate_name
+    if name[0] == "s":
+        return values.compare(name[1:], lhs, rhs)
+    if name in ("eq", "ne") and lhs.dtype != i1:
+        return values.compare(name, lhs, rhs)
+    a, b = values.unify(lhs, rhs)
+    return kb.emit(arith.CmpiOp(a.ssa, b.ssa, name))
+
+
+def _select(condition: Value, lhs: Value, rhs: Value) -> Value:
+    shape = values.broadcast_shapes(condition.shape, lhs.shape, rhs.shape)
+    return values.where(condition, values.broadcast_to(lhs, shape), values.broadcast_to(rhs, shape))
+
+
+# ---- tables and roots ----
+
+
+def read(kb: KernelBuilder, table: Table, index: Value) -> Value:
+    """The entries at an index; an index outside the table reads the nearest entry."""
+    nearest = kb.maximum(kb.minimum(index, table.length - 1), 0)
+    return kb.load(table.pointer + nearest)
+
+
+def segment_of(kb: KernelBuilder, offsets: Table, position: Value) -> tuple[Value, Value]:
+    """Begin and end of the segment that holds each position; both are position + 1 where none does.
+
+    A binary search whose depth follows from the table's length at run time. It reads inside the table whatever the
+    table holds.
+    """
+    behind = position + 1
+    segment = _entries_up_to(kb, offsets, position) - 1
+    inside = (segment >= 0) & (segment < offsets.length - 1)
+    begin = kb.load(offsets.pointer + segment, mask=inside, other=behind)
+    end = kb.load(offsets.pointer + (segment + 1), mask=inside, other=behind)
+    return kb.maximum(begin, 0), end
+
+
+def _entries_up_to(kb: KernelBuilder, offsets: Table, position: Value) -> Value:
+    """How many entries of an ascending table are at most `position`."""
+    step = _highest_power_of_two(kb, offsets.length)
+    found = kb.full(position.shape, 0, i32) if position.shape else kb.constant(0, i32)
+    with kb.while_loop([step, found]) as loop:
+        with loop.condition() as (step, found):
+            loop.continue_if(step > 0, step, found)
+        with loop.body() as (step, found):
+            candidate = found + step
+            exists = candidate <= offsets.length
+            entry = kb.load(offsets.pointer + (candidate - 1), mask=exists, other=2**31 - 1)
+            loop.yield_(step >> 1, kb.where(exists & (entry <= position), candidate, found))
+    return loop.results[1]
+
+
+def _highest_power_of_two(kb: KernelBuilder, number: Value) -> Value:
+    """The highest bit of a positive number."""
+    for shift in (1, 2, 4, 8, 16):
+        number = number | kb.shift_right_unsigned(number, shift)
+    return number - kb.shift_right_unsigned(number, 1)
+
+
+def isqrt(kb: KernelBuilder, number: Value) -> Value:
+    """The largest integer whose square is at most `number`, -1 for a negative number; exact below 2^30.
+
+    The float root is off by at most one, and its square stays below 2^31.
+    """
+    root = kb.cast(kb.sqrt(kb.cast(kb.maximum(number, 0), f32)), i32)
+    root = root - kb.cast(root * root > number, i32)
+    above = root + 1
+    root = root + kb.cast(above * above <= number, i32)
+    return kb.where(number < 0, -1, root)

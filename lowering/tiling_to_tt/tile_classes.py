@@ -1,0 +1,151 @@
+"""Which key tiles of a query tile are full and which partial, as bits: 32 tiles a word, 32 words at a time.
+
+Extents decide most words in closed form, one lane each. What they leave open is evaluated, word by word: the visible
+keys of 32 tiles are counted over all rows, or the predicate is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from compilemask.lowering.descriptor_layout import KEYS
+from compilemask.lowering.tiling_to_tt.builder import KernelBuilder, Value, i32
+from compilemask.lowering.tiling_to_tt.descriptor_bits import bits_between, lowest_bit, popcount
+from compilemask.lowering.tiling_to_tt.descriptor_kernel import DescriptorKernel, QueryTile
+from compilemask.lowering.tiling_to_tt.row_sets import Extent, MaskRows
+
+WORD = 32
+"""Tiles of a word."""
+WORDS = 32
+"""Words of a block."""
+BLOCK = WORD * WORDS
+"""Tiles of a block."""
+
+
+class Decided(NamedTuple):
+    """Words of tiles that extents show to be full or partial, and of those that they leave open."""
+
+    full: Value
+    partial: Value
+    open: Value
+
+
+class BlockClasses(NamedTuple):
+    """One block, [WORDS] each: full tiles, partial tiles, and where a run of full tiles begins or has just ended."""
+
+    full: Value
+    partial: Value
+    turns: Value
+
+
+class TileClasses:
+    """The classes of one query tile's key tiles."""
+
+    def __init__(self, kernel: DescriptorKernel, tile: QueryTile) -> None:
+        self.kb: KernelBuilder = kernel.kb
+        self.tile = tile
+        scope = kernel.scope(tile.mask, tile.q, kernel.queries, kernel.keys)
+        self.rows = MaskRows(scope, kernel.mask.intervals, kernel.keys)
+        self.every = tile.count * KEYS
+        self.inner = self.rows.inner.extents()
+        self.outer = self.inner if self.rows.between is None else self.rows.outer.extents()
+
+    def blocks(self) -> tuple[Value, Value]:
+        """First and last + 1 of the blocks outside which every tile is empty."""
+        kb, begin, end = self.kb, self.kb.constant(2**30, i32), self.kb.constant(0, i32)
+        for extent in self.outer:
+            some = extent.cover_begin < extent.cover_end
+            begin = kb.minimum(begin, kb.where(some, extent.cover_begin, 2**30))
+            end = kb.maximum(end, kb.where(some, extent.cover_end, 0))
+        return kb.trunc_div(begin, BLOCK), kb.ceil_div(end, BLOCK)
+
+    def block(self, index: Value, inside: Value) -> BlockClasses:
+        """The classes of block `index`; `inside` is 1 if the last tile before it is full."""
+        kb, lane = self.kb, self.kb.arange(0, WORDS)
+        first = index * BLOCK
+        known = self.decided(first + lane * WORD)
+        before = self.decided(first + (lane * WORD - WORD)).full
+        pending = kb.reduce(kb.where(known.open != 0, 1 << lane, 0), 0, "or")
+        with kb.while_loop([pending, known.full, known.partial, before]) as loop:
+            with loop.condition() as (pending, full, partial, before):
+                loop.continue_if(pending != 0, pending, full, partial, before)
+            with loop.body() as (pending, full, partial, before):
+                which = lowest_bit(kb, pending)
+                new_full, new_partial = self._evaluate(first + which * WORD)
+                here = lane == which
+                loop.yield_(
+                    pending & (pending - 1),
+                    kb.where(here, new_full, full),
+                    kb.where(here, new_partial, partial),
+                    kb.where(lane == which + 1, new_full, before),
+                )
+        _, full, partial, before = loop.results
+        carry = kb.where(lane == 0, inside, kb.shift_right_unsigned(before, WORD - 1))
+        return BlockClasses(full, partial, full ^ ((full << 1) | carry))
+
+    def last_is_full(self, block: BlockClasses) -> Value:
+        """Per lane, what sums to 1 if the last tile of the block is full, else to 0."""
+        kb = self.kb
+        return kb.where(kb.arange(0, WORDS) == WORDS - 1, kb.shift_right_unsigned(block.full, WORD - 1), 0)
+
+    # ---- from extents ----
+
+    def decided(self, first: Value) -> Decided:
+        """What extents say about the 32 tiles from tile `first` on: scalars, or lanes."""
+        kb = self.kb
+        nothing = kb.full(first.shape, 0, i32) if first.shape else kb.constant(0, i32)
+        full = nothing
+        for extent in self.inner:
+            full = full | bits_between(kb, extent.core_begin - first, extent.core_end - first)
+        once, twice, some = self._covers(self.outer, first, nothing)
+        if self.rows.between is not None:
+            return Decided(full, nothing, once & ~full)
+        # One range alone fills a tile in its core only; where covers meet, ranges may fill a tile together.
+        partial = once & ~twice & some & ~full
+        return Decided(full, partial, once & ~full & ~partial)
+
+    def _covers(self, extents: Sequence[Extent], first: Value, nothing: Value) -> tuple[Value, Value, Value]:
+        """Tiles in a cover, in at least two, and those that surely hold a visible pair."""
+        once = twice = some = nothing
+        for extent in extents:
+            cover = bits_between(self.kb, extent.cover_begin - first, extent.cover_end - first)
+            twice = twice | (once & cover)
+            once = once | cover
+            some = some | self.kb.where(extent.connected, cover, 0)
+        return once, twice, some
+
+    # ---- by looking at every row ----
+
+    def _evaluate(self, first: Value) -> tuple[Value, Value]:
+        """Full and partial tiles among the 32 from tile `first` on."""
+        return self._count(first) if self.rows.between is None else self._ask(first)
+
+    def _count(self, first: Value) -> tuple[Value, Value]:
+        kb, lane = self.kb, self.kb.arange(0, WORD)
+        start = (first * KEYS + lane * KEYS)[None, :]
+        coverage = kb.broadcast_to(self.rows.inner.coverage(start), (self.rows.scope.rows, WORD))
+        seen = kb.reduce(kb.where(self.tile.exists[:, None], coverage, 0), 0, "sum")
+        bit = 1 << lane
+        full, some = kb.where(seen == self.every, bit, 0), kb.where(seen > 0, bit, 0)
+        full, some = kb.reduce_many([full, some], 0, lambda a, b: (a[0] | b[0], a[1] | b[1]))
+        return full, some & ~full
+
+    def _ask(self, first: Value) -> tuple[Value, Value]:
+        kb, known = self.kb, self.decided(first)
+        with kb.while_loop([known.open, known.full, kb.constant(0, i32)]) as loop:
+            with loop.condition() as (left, full, partial):
+                loop.continue_if(left != 0, left, full, partial)
+            with loop.body() as (left, full, partial):
+                seen = self._visible_pairs((first + lowest_bit(kb, left)) * KEYS)
+                bit = left & -left
+                full = full | kb.where(seen == self.every, bit, 0)
+                some = kb.where((seen > 0) & (seen != self.every), bit, 0)
+                loop.yield_(left ^ bit, full, partial | some)
+        return loop.results[1], loop.results[2]
+
+    def _visible_pairs(self, start: Value) -> Value:
+        kb = self.kb
+        words = popcount(kb, self.rows.words(start))
+        in_row = kb.reduce(kb.where(self.tile.exists[:, None], words, 0), 1, "sum")
+        return kb.reduce(in_row, 0, "sum")
