@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -120,6 +121,13 @@ def test_names() -> None:
     assert "mask.func @mine(" in str(long.named("mine"))
     assert repr(cm.hstu(5, 2)) == "<mask hstu(history=5, contexts=2)>"
     assert repr(cm.document([0, 5])) == "<mask document(offsets=[1, 1, 2])>"
+
+
+def test_many_masks_combine() -> None:
+    blocks = [cm.rows(i, i + 1) & cm.cols(0, i) for i in range(1500)]
+    mask = reduce(lambda a, b: a | b, blocks)
+    assert len(mask.parameters) == 4 * 1500
+    assert mask.dense(10, 10).sum() == 45
 
 
 def named(q, kv):

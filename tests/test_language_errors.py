@@ -66,6 +66,10 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "where mixed": (lambda: cm.where(lambda q, kv: (q < kv) + 1 == 2), "cannot be traced"),
     "where arguments": (lambda: cm.where(lambda q, kv: q < kv, n=3), "cannot be traced.*unexpected keyword"),
     "where empty table": (lambda: cm.where(lambda q, kv, t: t[q] == 0, t=[]), "t must be"),
+    "where overflow": (
+        lambda: cm.where(lambda q, kv: q * 2**29 > kv).dense(9, 9),
+        "@where cannot be .*arith.muli leaves",
+    ),
     "where no function": (lambda: cm.where(5), "takes a function"),  # pyright: ignore
 }
 

@@ -104,9 +104,17 @@ class Builder:
         return op.results[0]
 
     def region(self, mask: Mask) -> SSAValue:
-        """The region of a mask, written on the first call."""
-        if id(mask) not in self._regions:
-            self._regions[id(mask)] = mask.emit(self)
+        """The region of a mask, written on the first call. Not recursive: a mask may combine thousands of others."""
+        pending = [mask]
+        while pending:
+            last = pending[-1]
+            missing = [operand for operand in last.operands if id(operand) not in self._regions]
+            if not missing and id(last) not in self._regions:
+                self._regions[id(last)] = last.emit(self)
+            if missing:
+                pending.extend(reversed(missing))
+            else:
+                pending.pop()
         return self._regions[id(mask)]
 
     def finish(self, name: str, region: SSAValue) -> ModuleOp:

@@ -44,6 +44,11 @@ class Mask(ABC):
         """The name of the mask's function in IR."""
         return self.LABEL
 
+    @property
+    def operands(self) -> tuple[Mask, ...]:
+        """The masks that this one combines."""
+        return ()
+
     @abstractmethod
     def emit(self, builder: Builder) -> SSAValue:
         """Writes the mask's operations; its region."""
@@ -79,7 +84,7 @@ class Mask(ABC):
         """The visible pairs, as the mask dialect defines them: bool [B, H, queries, keys] on the CPU. For small sizes.
 
         Raises:
-            MaskError: a size is negative.
+            MaskError: a size is negative, or a position or predicate leaves 32 bits.
         """
         import numpy as np
         import torch
@@ -93,7 +98,10 @@ class Mask(ABC):
         batch, heads = self.batch_shape
         result = np.zeros((batch, heads, queries, keys), dtype=np.bool_)
         for b, h in np.ndindex(batch, heads):
-            result[b, h] = visible(func, self.arguments(b, h), queries, keys)
+            try:
+                result[b, h] = visible(func, self.arguments(b, h), queries, keys)
+            except OverflowError as error:
+                raise MaskError(f"@{self.name} cannot be computed for {queries} x {keys} pairs: {error}") from None
         return torch.from_numpy(result)
 
     def arguments(self, batch: int = 0, head: int = 0) -> list[int | np.ndarray]:
@@ -142,30 +150,38 @@ class Mask(ABC):
         return f"<mask {self.name}({', '.join(shown)})>"
 
 
-def _combined(name: str, *parts: Mask) -> str:
-    """The name of a combination, unless it is too long to read."""
-    return Mask.LABEL if len(name) > _LONGEST_NAME or any(part.name == Mask.LABEL for part in parts) else name
-
-
 def _operand(symbol: str, value: object) -> Mask:
     if not isinstance(value, Mask):
         raise MaskError(f"{symbol} combines two masks, got {type(value).__name__}")
     return value
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _Binary(Mask):
-    lhs: Mask
-    rhs: Mask
-    WORD: ClassVar[str]
-    OPERATION: ClassVar[type[dialect.UnionOp | dialect.IntersectOp | dialect.SubtractOp]]
+class _Combination(Mask):
+    """A mask made of others. Its name is put together once: combinations may be deep."""
+
+    def __init__(self, name: str, *operands: Mask) -> None:
+        readable = len(name) <= _LONGEST_NAME and all(operand.name != self.LABEL for operand in operands)
+        self._name = name if readable else self.LABEL
+        self._operands = operands
 
     @property
     def name(self) -> str:
-        return _combined(f"{self.lhs.name}_{self.WORD}_{self.rhs.name}", self.lhs, self.rhs)
+        return self._name
+
+    @property
+    def operands(self) -> tuple[Mask, ...]:
+        return self._operands
+
+
+class _Binary(_Combination):
+    WORD: ClassVar[str]
+    OPERATION: ClassVar[type[dialect.UnionOp | dialect.IntersectOp | dialect.SubtractOp]]
+
+    def __init__(self, lhs: Mask, rhs: Mask) -> None:
+        super().__init__(f"{lhs.name}_{self.WORD}_{rhs.name}", lhs, rhs)
 
     def emit(self, builder: Builder) -> SSAValue:
-        lhs, rhs = builder.region(self.lhs), builder.region(self.rhs)
+        lhs, rhs = (builder.region(operand) for operand in self.operands)
         return builder.add(self.OPERATION(lhs, rhs), self.WORD)
 
 
@@ -184,29 +200,21 @@ class _Subtract(_Binary):
     OPERATION: ClassVar = dialect.SubtractOp
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _Complement(Mask):
-    inner: Mask
-
-    @property
-    def name(self) -> str:
-        return _combined(f"not_{self.inner.name}", self.inner)
+class _Complement(_Combination):
+    def __init__(self, inner: Mask) -> None:
+        super().__init__(f"not_{inner.name}", inner)
 
     def emit(self, builder: Builder) -> SSAValue:
-        return builder.add(dialect.ComplementOp(builder.region(self.inner)), "complement")
+        return builder.add(dialect.ComplementOp(builder.region(self.operands[0])), "complement")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _Named(Mask):
-    inner: Mask
-    label: str
-
-    @property
-    def name(self) -> str:
-        return self.label
+class _Named(_Combination):
+    def __init__(self, inner: Mask, name: str) -> None:
+        super().__init__(name, inner)
+        self._name = name
 
     def emit(self, builder: Builder) -> SSAValue:
-        return builder.region(self.inner)
+        return builder.region(self.operands[0])
 
 
 __all__ = ["Mask"]

@@ -279,7 +279,8 @@ def where(predicate: Callable[..., Any], **arguments: Scalar) -> Mask:
     arguments, but not `if`, `and`, `or`, `not`. Python integers that it mentions become constants of the mask; what
     shall be run-time data, pass as a named argument: an int is an integer in the function, a tensor or list is a
     table, to be read as `name[index]` (an index outside reads the nearest entry), a tensor of shape [] is an
-    integer. All computes in 32 bits; `//` and `%` floor, as in Python.
+    integer. All computes in 32 bits, and a
+    division by zero at run time yields any value; `//` and `%` floor, as in Python.
 
     The compiler knows nothing about such a mask but its predicate: named masks and their combinations are faster.
 
