@@ -260,7 +260,7 @@ class SetAlgebra:
         for item in ranges:
             if in_order:
                 gaps.append(Range(end, item.lo))
-                end = bounds.maximum(end, item.lo, item.hi)
+                end = self._later(end, bounds.maximum(item.lo, item.hi))
             else:
                 filled = NonNegative(item.hi - item.lo - 1)
                 gaps.append(Range(end, bounds.select(filled, item.lo, end)))

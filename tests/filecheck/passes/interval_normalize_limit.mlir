@@ -1,0 +1,17 @@
+// RUN: compilemask-opt %s -p interval-normalize{max-ranges=1} | filecheck %s
+
+// Above the limit of closed-form ranges, a set is known from both sides and by its membership test.
+interval.func @two(%q: i32, %queries: i32, %keys: i32, %a: i32, %b: i32) -> !interval.set<2> {
+  %zero = arith.constant 0 : i32
+  %x = interval.range %zero to %a
+  %y = interval.range %b to %q
+  %u = interval.union %x, %y : (!interval.set<1>, !interval.set<1>) -> !interval.set<2>
+  interval.return %u : !interval.set<2>
+}
+// CHECK:      interval.func @two{{.*}} -> !interval.set<?> {
+// CHECK:        [[ALL:%[0-9]+]] = interval.range %{{[0-9]+}} to %keys
+// CHECK:        [[OUTER:%[0-9]+]] = interval.concat [[ALL]]
+// CHECK:        [[INNER:%[0-9]+]] = interval.concat : () -> !interval.set<0>
+// CHECK:        interval.between [[INNER]], [[OUTER]] {
+// CHECK:          arith.ori
+// CHECK:          interval.yield
