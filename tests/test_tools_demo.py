@@ -15,7 +15,7 @@ def test_demo_shows_levels_and_checks_attention(tmp_path: Path, capsys: pytest.C
     for level in ("mask.func", "interval.func", "tiling.func", "largest error"):
         assert level in out
     names = {path.name for path in tmp_path.iterdir()}
-    assert {"hstu_1024.png", "hstu_1000.png", "hstu.tiling.mlir", "hstu.ttir"} <= names
+    assert {"hstu_1024.png", "hstu_1000.png", "hstu.tiling.mlir", "hstu.ttir", "attention.ptx"} <= names
 
 
 def test_headlines_have_the_sizes_of_their_definition() -> None:

@@ -25,6 +25,8 @@ from rich.table import Table
 
 import compilemask as cm
 from compilemask.errors import CompileMaskError
+from compilemask.runtime.attention_cuda import attention_kernel
+from compilemask.runtime.compile_kernel import compile_for
 from compilemask.tools.draw import FULL, PARTIAL, Survey, draw
 from compilemask.tools.examples import EXAMPLES, HEADLINES
 
@@ -77,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for name in names:
             show_levels(console, name, EXAMPLES[name].mask(LENGTHS[0]), options.target, options.out)
+        show_attention(console, options.target, options.out)
         results = run_all(console, names, options.out)
     except CompileMaskError as error:
         console.print(f"[red]compilemask:[/] {error}", highlight=False)
@@ -95,12 +98,25 @@ def show_levels(console: Console, name: str, mask: Mask, target: str, out: Path)
     compiled = cm.compile(mask)
     for level, title in LEVELS.items():
         with console.status(f"{name}: lowering to {level}"):
-            text = compiled.ir(level, target=target).strip()
-        path = out / f"{name}.{'mlir' if level in ('mask', 'interval', 'tiling') else level}"
-        if path.suffix == ".mlir":
-            path = path.with_name(f"{name}.{level}.mlir")
-        path.write_text(text + "\n")
-        console.print(_panel(text, title, path))
+            text = compiled.ir(level, target=target)
+        suffix = f"{level}.mlir" if level in ("mask", "interval", "tiling") else level
+        _show(console, text, title, out / f"{name}.{suffix}")
+
+
+def show_attention(console: Console, target: str, out: Path) -> None:
+    """Print the attention kernel, which is the same for all masks, and write it in full."""
+    console.rule("[bold]attention[/]: one kernel for all masks, it follows a descriptor")
+    with console.status("attention: compiling"):
+        kernel = attention_kernel(HEAD_DIM, torch.float16, target)
+        forms = {"ttir": kernel.text, **compile_for(kernel.text, target, kernel.options)}
+    for level, title in (("ttir", "Triton IR"), ("ttgir", "Triton-GPU IR"), ("ptx", "PTX")):
+        if level in forms:
+            _show(console, forms[level], f"{title}, head dimension {HEAD_DIM}, float16", out / f"attention.{level}")
+
+
+def _show(console: Console, text: str, title: str, path: Path) -> None:
+    path.write_text(text.strip() + "\n")
+    console.print(_panel(text.strip(), title, path))
 
 
 def _panel(text: str, title: str, path: Path) -> Panel:
