@@ -1,0 +1,98 @@
+"""What forward benchmarks compare: each implementation prepares a case once and then runs one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from cases import Case
+
+import compilemask as cm
+
+Call = Callable[[], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Calls that can be timed: the forward pass alone and, where it is apart, building the mask, and both."""
+
+    forward: Call
+    build: Callable[[], object] | None = None
+    both: Call | None = None
+
+
+def compilemask(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Prepared:
+    """This project."""
+    compiled = cm.compile(case.mask)
+    descriptor = compiled.program.build(compiled.parameters, q.shape[2], k.shape[2], q.device)
+
+    def build() -> cm.Descriptor:
+        return compiled.program.build(compiled.parameters, q.shape[2], k.shape[2], q.device)
+
+    return Prepared(lambda: cm.attention(q, k, v, descriptor), build, lambda: cm.attention(q, k, v, build()))
+
+
+def _flex(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, str]) -> Prepared:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    torch._dynamo.reset()
+    block_mask = create_block_mask(case.predicate, None, None, q.shape[2], k.shape[2], device=str(q.device))
+    attend = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    build_compiled = torch.compile(create_block_mask, dynamic=False)
+
+    def build() -> object:
+        return build_compiled(case.predicate, None, None, q.shape[2], k.shape[2], device=str(q.device))
+
+    def forward() -> torch.Tensor:
+        return attend(q, k, v, block_mask=block_mask, kernel_options=options or None)
+
+    return Prepared(forward, build)
+
+
+def flex_triton(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Prepared:
+    """FlexAttention's Triton backend, compiled."""
+    return _flex(case, q, k, v, {})
+
+
+def flex_fa4(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Prepared:
+    """FlexAttention with FlashAttention 4 behind it."""
+    return _flex(case, q, k, v, {"BACKEND": "FLASH"})
+
+
+def cudnn(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Prepared:
+    """cuDNN through scaled_dot_product_attention; causal only."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    if case.name != "causal":
+        raise ValueError("cuDNN is compared on causal only")
+
+    def forward() -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    return Prepared(forward)
+
+
+def fa4(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Prepared:
+    """FlashAttention 4's own causal kernel, in its [B, S, H, D] layout."""
+    from flash_attn.cute.interface import _flash_attn_fwd
+
+    if case.name != "causal":
+        raise ValueError("FlashAttention 4 alone is compared on causal only")
+    moved = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+    scale = q.shape[-1] ** -0.5
+
+    def forward() -> torch.Tensor:
+        return _flash_attn_fwd(*moved, softmax_scale=scale, return_lse=True, causal=True)[0].transpose(1, 2)
+
+    return Prepared(forward)
+
+
+IMPLEMENTATIONS = {
+    "compilemask": compilemask,
+    "flex-triton": flex_triton,
+    "flex-fa4": flex_fa4,
+    "cudnn": cudnn,
+    "fa4": fa4,
+}
