@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from sample_masks import MASKS
 
 from compilemask.dialects.semantics.triton import run_kernel
+from compilemask.errors import DescriptorError
+from compilemask.lowering.descriptor_layout import Layout
 from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
 from compilemask.runtime import Compiled, Descriptor, compile
 from compilemask.runtime.parameters import on_device
@@ -16,9 +20,8 @@ from compilemask.runtime.program import build_grids, kernel_arguments
 GARBAGE = 0x5A5A5A5A
 
 
-def run_build(compiled: Compiled, queries: int, keys: int, seed: int | None = None) -> Descriptor:
+def run_build(compiled: Compiled, layout: Layout, seed: int | None = None) -> Descriptor:
     """What the kernels write over memory full of garbage."""
-    layout = compiled.program.layout(compiled.parameters, queries, keys)
     buffer = np.full(layout.words, GARBAGE, dtype=np.int32)
     tensor = torch.from_numpy(buffer)
     parameters = [on_device(parameter, torch.device("cpu")) for parameter in compiled.parameters]
@@ -38,7 +41,26 @@ def run_build(compiled: Compiled, queries: int, keys: int, seed: int | None = No
 @pytest.mark.parametrize("name", MASKS)
 def test_equal_to_the_cpu_build(name: str, queries: int, keys: int) -> None:
     compiled = compile(MASKS[name](queries, keys))
-    built = run_build(compiled, queries, keys, seed=queries).check()
     expected = compiled.descriptor(queries, keys)
+    built = run_build(compiled, expected.layout, seed=queries).check()
     different = (built.defined() != expected.defined()).nonzero()
     assert not len(different), f"{len(different)} words differ, first {int(different[0])} of {built.layout}"
+
+
+@pytest.mark.parametrize(("pairs", "patterns"), [(5, None), (None, 3), (9, 5)])
+@pytest.mark.parametrize("name", ["causal", "hstu", "documents"])
+def test_too_little_room_is_the_same_fault(name: str, pairs: int | None, patterns: int | None) -> None:
+    compiled = compile(MASKS[name](1000, 1000))
+    layout = compiled.program.layout(compiled.parameters, 1000, 1000)
+    if layout.shared and patterns is not None:
+        pytest.skip("shared patterns have a fixed number")
+    layout = replace(
+        layout,
+        pair_capacity=pairs or layout.pair_capacity,
+        pattern_capacity=patterns or layout.pattern_capacity,
+    )
+    built, expected = run_build(compiled, layout), compiled.program.build_on_cpu(layout, compiled.parameters)
+    assert built == expected
+    assert (built.tiles[..., 1] == -1).any()
+    with pytest.raises(DescriptorError, match="reserved"):
+        built.check()

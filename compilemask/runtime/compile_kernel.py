@@ -6,6 +6,7 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -64,6 +65,7 @@ def kernel_for(text: str, device: torch.device, options: Options = DEFAULT) -> C
     return _kernels[key]
 
 
+@cache
 def target_of(device: torch.device) -> Target:
     """The target of a CUDA device."""
     major, minor = torch.cuda.get_device_capability(device)

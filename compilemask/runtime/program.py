@@ -101,7 +101,7 @@ class Program:
         layout = self.layout(parameters, queries, keys)
         if device.type == "cuda" and layout.query_tiles and layout.key_tiles:
             return self._build_on_device(layout, [on_device(p, device) for p in parameters], device)
-        descriptor = self._build_on_cpu(layout, parameters)
+        descriptor = self.build_on_cpu(layout, parameters)
         return descriptor if device.type == "cpu" else Descriptor(descriptor.buffer.to(device), layout)
 
     def _build_on_device(self, layout: Layout, parameters: Sequence[Parameter], device: torch.device) -> Descriptor:
@@ -113,7 +113,8 @@ class Program:
             launch(kernel_for(self.kernels[name], device, Options(num_warps=4)), grid, device, arguments)
         return Descriptor(buffer, layout)
 
-    def _build_on_cpu(self, layout: Layout, parameters: Sequence[Parameter]) -> Descriptor:
+    def build_on_cpu(self, layout: Layout, parameters: Sequence[Parameter]) -> Descriptor:
+        """The descriptor of a layout, from the interval functions executed in numpy."""
         parameters = [on_device(parameter, torch.device("cpu")) for parameter in parameters]
         masks, shared = [], []
         for g in range(layout.masks):
