@@ -132,3 +132,13 @@ def test_a_closed_pipe_is_quiet() -> None:
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert result.stderr == ""
     assert len(result.stdout.splitlines()) == 1
+
+
+def test_kernels_print_without_locations_in_custom_syntax(capsys: pytest.CaptureFixture[str]) -> None:
+    for level in ("ttir", "ttgir"):
+        assert cli.main(["lower", "causal", "--to", level]) == 0
+        out = capsys.readouterr().out
+        assert "tt.func public @causal_count" in out
+        assert "loc(" not in out
+        assert "#loc" not in out
+        assert '"tt.' not in out.replace('"tt.reduce"', "").replace('"tt.scan"', "")  # those have no other syntax

@@ -170,8 +170,9 @@ def _lower(options: argparse.Namespace) -> int:
         text = str(_lowered(_module(options), options.to))
     else:
         import compilemask as cm
+        from compilemask.tools.readable import readable
 
-        text = cm.compile(_mask(options)).ir(options.to, target=options.target)
+        text = readable(cm.compile(_mask(options)).ir(options.to, target=options.target))
     text = text if text.endswith("\n") else text + "\n"
     if options.output:
         Path(options.output).write_text(text)

@@ -29,6 +29,7 @@ from compilemask.runtime.attention_cuda import attention_kernel
 from compilemask.runtime.compile_kernel import compile_for
 from compilemask.tools.draw import FULL, PARTIAL, Survey, draw
 from compilemask.tools.examples import EXAMPLES, HEADLINES
+from compilemask.tools.readable import readable
 
 if TYPE_CHECKING:
     from compilemask.language.mask import Mask
@@ -115,7 +116,8 @@ def show_attention(console: Console, target: str, out: Path) -> None:
 
 
 def _show(console: Console, text: str, title: str, path: Path) -> None:
-    path.write_text(text.strip() + "\n")
+    text = readable(text)
+    path.write_text(text)
     console.print(_panel(text.strip(), title, path))
 
 
