@@ -123,6 +123,24 @@ def test_names() -> None:
     assert repr(cm.document([0, 5])) == "<mask document(offsets=[1, 1, 2])>"
 
 
+def test_ir_is_shared_by_structure_and_parameters_are_not() -> None:
+    def make(offsets: torch.Tensor, other: torch.Tensor, left: int) -> cm.Mask:
+        return cm.window(left) & cm.document(offsets) | cm.shared_prompt(other) - cm.window(left + 1)
+
+    a, b, c = (torch.tensor([0, n, 40]) for n in (3, 5, 7))
+    first, second, shared = make(a, b, 1), make(b, c, 2), make(a, a, 1)
+    assert first.key == second.key != shared.key
+    assert [p.name for p in first.parameters] == ["left", "right", "offsets", "offsets_1", "left_1", "right_1"]
+    assert [p.name for p in shared.parameters] == ["left", "right", "offsets", "left_1", "right_1"]
+    for mask, offsets, other, left in ((first, a, b, 1), (second, b, c, 2), (shared, a, a, 1)):
+        window, wider = cm.window(left).dense(40, 40), cm.window(left + 1).dense(40, 40)
+        own, prompt = cm.document(offsets).dense(40, 40), cm.shared_prompt(other).dense(40, 40)
+        assert (mask.dense(40, 40) == (window & own | prompt & ~wider)).all()
+    assert cm.full().named("a").key != cm.full().named("b").key
+    once, twice = cm.window(3), cm.window(3)
+    assert (once & ~once).key != (once & ~twice).key
+
+
 def test_many_masks_combine() -> None:
     blocks = [cm.rows(i, i + 1) & cm.cols(0, i) for i in range(1500)]
     mask = reduce(lambda a, b: a | b, blocks)

@@ -125,9 +125,5 @@ class Builder:
         module.verify()
         return module
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """The function's arguments, in order."""
-        return tuple(Parameter(name, value.data, value.is_table) for name, value in self.values)
-
 
 __all__ = ["TABLE", "Builder", "Parameter"]

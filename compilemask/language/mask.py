@@ -13,7 +13,8 @@ from xdsl.ir import SSAValue
 from compilemask.dialects import mask as dialect
 from compilemask.errors import MaskError
 from compilemask.language.builder import Builder, Parameter
-from compilemask.language.values import common_batch
+from compilemask.language.structure import Template, keep_template, known_template, structure_of
+from compilemask.language.values import Value, common_batch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,9 +26,18 @@ _LONGEST_NAME = 40
 @dataclass(frozen=True)
 class _Built:
     module: ModuleOp
-    parameters: tuple[Parameter, ...]
-    batch_shape: tuple[int, int]
+    values: list[tuple[str, Value]]
     text: str
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The function's arguments, in order."""
+        return tuple(Parameter(name, value.data, value.is_table) for name, value in self.values)
+
+    @cached_property
+    def batch_shape(self) -> tuple[int, int]:
+        """(B, H)."""
+        return common_batch(self.values)
 
 
 class Mask(ABC):
@@ -57,9 +67,19 @@ class Mask(ABC):
 
     @cached_property
     def _built(self) -> _Built:
+        structure = structure_of(self)
+        template = known_template(structure[0]) if structure is not None else None
+        if structure is not None and template is not None:
+            named = [(name, structure[1][position]) for name, position in template.parameters]
+            return _Built(template.module, named, template.text)
         builder = Builder()
         module = builder.finish(self.name, builder.region(self))
-        return _Built(module, builder.parameters(), common_batch(builder.values), str(module.body.block.first_op))
+        built = _Built(module, builder.values, str(module.body.block.first_op))
+        if structure is not None:
+            position = {id(value): index for index, value in enumerate(structure[1])}
+            named = tuple((name, position[id(value)]) for name, value in builder.values)
+            keep_template(structure[0], Template(module, built.text, named))
+        return built
 
     def module(self) -> ModuleOp:
         """A new module that holds the mask as one verified `mask.func`."""
