@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from compilemask.runtime import compile
 from compilemask.runtime.descriptor import Descriptor
 
 ELEMENT: dict[torch.dtype, AnyFloat] = {torch.float16: f16, torch.bfloat16: bf16, torch.float32: f32}
+WIDE = AttentionConfig(128, 128)
 LSE_TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-4, torch.bfloat16: 1e-4}
 
 
@@ -33,15 +35,15 @@ def run(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out and lse of a kernel, in memory that was full of NaN."""
-    batch, heads, queries, head_dim = q.shape
-    out, lse = torch.full_like(q, torch.nan), torch.full(q.shape[:3], torch.nan)
+    batch, heads = q.shape[:2]
+    out, lse = q.new_full(q.shape, torch.nan), torch.full(q.shape[:3], torch.nan)
     layout = descriptor.layout
     sections = [descriptor.tiles, descriptor.order, descriptor.visits, descriptor.patterns, descriptor.columns]
     arguments: list[Any] = [
         *(_memory(x) for x in (q, k, v, out)),
         lse.numpy().reshape(-1),
         *(section.contiguous().numpy().reshape(-1) for section in sections),
-        *(stride for x in (q, k, v, out) for stride in x.contiguous().stride()[:3]),
+        *(stride for x in (q, k, v, out) for stride in x.stride()[:3]),
         *(heads, heads // k.shape[1], layout.queries, layout.keys, layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
         scale,
@@ -51,8 +53,8 @@ def run(
 
 
 def _memory(x: torch.Tensor) -> np.ndarray:
-    """A flat copy as the interpreter takes it: bf16 as its bits."""
-    flat = x.contiguous().reshape(-1).clone()
+    """The memory behind a tensor, copied, as the interpreter takes it: bf16 as its bits."""
+    flat = torch.as_strided(x, (x.untyped_storage().nbytes() // x.element_size(),), (1,), 0).clone()
     return flat.view(torch.int16).numpy().view(np.uint16) if x.dtype == torch.bfloat16 else flat.numpy()
 
 
@@ -69,31 +71,129 @@ def check(
     batch: int = 1,
     head_dim: int = 16,
     dtype: torch.dtype = torch.float32,
-    blocks: tuple[int, int] = (64, 64),
+    config: AttentionConfig = WIDE,
     scale: float | None = None,
-    aligned: bool = True,
 ) -> None:
     """Attention of random inputs, NaN in all keys that nobody sees, against the oracle."""
-    config = AttentionConfig(*blocks, aligned=aligned)
     scale = 1 / math.sqrt(head_dim) if scale is None else scale
+    if head_dim % 8:
+        config = replace(config, aligned=False)
     q, k, v = random_inputs(batch, *heads, queries, keys, head_dim, dtype)
     visible = mask.dense(queries, keys)
-    if visible.shape[:2] == (1, 1):
-        unseen = ~visible[0, 0].any(dim=0)
-        k[:, :, unseen], v[:, :, unseen] = torch.nan, torch.nan
+    unseen = ~visible.flatten(0, 2).any(dim=0)
+    k[:, :, unseen], v[:, :, unseen] = torch.nan, torch.nan
     descriptor = compile(mask).descriptor(queries, keys).check()
     out, lse = run(kernel_of(dtype, head_dim, config), config, descriptor, q, k, v, scale)
-    expected, expected_lse = dense_attention(q, k.nan_to_num(), v, visible, scale)
+    expected, expected_lse = dense_attention(q, k.nan_to_num(), v.nan_to_num(), visible, scale)
     assert_close(out, expected, TOLERANCE[dtype], "out")
     assert_close(lse, expected_lse, LSE_TOLERANCE[dtype], "lse")
 
 
 @pytest.mark.parametrize("name", MASKS)
 def test_masks(name: str) -> None:
-    check(MASKS[name](400, 400), 400, 400, heads=(4, 2), batch=2)
+    per_head = name.endswith("per head")
+    batch = 2 if name.endswith("per batch") else 1
+    check(MASKS[name](300, 300), 300, 300, heads=(4, 2) if per_head else (2, 1), batch=batch)
 
 
-@pytest.mark.parametrize("blocks", [(64, 32), (64, 64), (64, 128), (128, 32), (128, 64), (128, 128)])
-def test_blocks(blocks: tuple[int, int]) -> None:
-    check(compilemask.causal(), 300, 300, blocks=blocks)
-    check(compilemask.window(150, 20), 300, 300, blocks=blocks)
+@pytest.mark.parametrize("block_q", [32, 64, 128])
+@pytest.mark.parametrize("block_kv", [16, 32, 64, 128])
+def test_blocks(block_q: int, block_kv: int) -> None:
+    config = AttentionConfig(block_q, block_kv)
+    check(compilemask.causal() & compilemask.window(150), 200, 200, config=config)
+    check(compilemask.full(), 100, 260, config=config)
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "clear", "scattered"])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (17, 300), (300, 17), (129, 255), (200, 300)])
+def test_lengths(name: str, queries: int, keys: int) -> None:
+    check(MASKS[name](queries, keys), queries, keys)
+
+
+def test_rows_that_see_nothing() -> None:
+    empty = compilemask.where(lambda q, kv: (q % 3 == 0) & (kv < 150))
+    check(empty, 200, 200)
+    check(compilemask.padding(torch.zeros(1, dtype=torch.int32)), 140, 140)
+
+
+@pytest.mark.parametrize("dtype", ELEMENT)
+@pytest.mark.parametrize("head_dim", [1, 24, 64])
+def test_types_and_head_dims(dtype: torch.dtype, head_dim: int) -> None:
+    check(compilemask.causal(), 200, 200, head_dim=head_dim, dtype=dtype)
+
+
+def test_grouped_heads_and_batches() -> None:
+    check(compilemask.causal(), 150, 150, heads=(9, 3), batch=2)
+    check(MASKS["hstu per batch"](200, 200), 200, 200, heads=(3, 1), batch=2)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.3, 3.0])
+def test_scales(scale: float) -> None:
+    check(compilemask.causal(), 200, 200, scale=scale, config=AttentionConfig(128, 128, negative_scale=True))
+
+
+def test_negative_scale_is_a_fault_of_variants_without_it() -> None:
+    out, lse = _attend(*random_inputs(1, 1, 1, 40, 40, 16), scale=-1.0)
+    assert out.isnan().all()
+    assert lse.isnan().all()
+
+
+def test_large_scores() -> None:
+    q, k, v = random_inputs(1, 1, 1, 200, 200, 16)
+    mask = compilemask.causal()
+    out, lse = _attend(q * 1e15, k * 1e15, v, mask=mask)
+    expected, expected_lse = dense_attention(q * 1e15, k * 1e15, v, mask.dense(200, 200), 1.0)
+    assert_close(out, expected, 1e-2)
+    assert_close(lse, expected_lse, 1e-5)
+
+
+def test_nan_and_infinity_stay_in_the_rows_that_see_them() -> None:
+    q, k, v = random_inputs(1, 1, 1, 300, 300, 16)
+    clean, _ = _attend(q, k, v, mask=compilemask.causal())
+    k[0, 0, 280] = torch.nan
+    out, lse = _attend(q, k, v, mask=compilemask.causal())
+    assert torch.equal(out[0, 0, :280], clean[0, 0, :280])
+    assert out[0, 0, 280:].isnan().all()
+    assert lse[0, 0, 280:].isnan().all()
+
+
+def test_a_tile_that_found_no_room_is_nan() -> None:
+    descriptor = compile(compilemask.causal()).descriptor(300, 300)
+    descriptor = Descriptor(descriptor.buffer.clone(), descriptor.layout)
+    descriptor.tiles[0, 0, 1, 1] = -1
+    q, k, v = random_inputs(1, 1, 1, 300, 300, 16)
+    expected, _ = _attend(q, k, v, mask=compilemask.causal())
+    out, lse = run(kernel_of(q.dtype, 16, WIDE), WIDE, descriptor, q, k, v, 1.0)
+    assert out[0, 0, 128:256].isnan().all()
+    assert lse[0, 0, 128:256].isnan().all()
+    outside = torch.cat([torch.arange(128), torch.arange(256, 300)])
+    assert torch.equal(out[0, 0, outside], expected[0, 0, outside])
+
+
+def test_strides_are_those_of_the_arguments() -> None:
+    q, k, v = random_inputs(2, 4, 2, 140, 140, 16)
+    expected, _ = _attend(q, k, v, mask=compilemask.causal())
+    strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    out, _ = _attend(*strided, mask=compilemask.causal())
+    assert torch.equal(out, expected)
+
+
+def test_strides_without_alignment() -> None:
+    config = AttentionConfig(128, 128, aligned=False)
+    q, k, v = (x[..., :13] for x in random_inputs(1, 2, 1, 140, 140, 15))
+    out, _ = _attend(q, k, v, mask=compilemask.causal(), config=config)
+    expected, _ = dense_attention(q, k, v, compilemask.causal().dense(140, 140), 1.0)
+    assert_close(out, expected, TOLERANCE[torch.float32])
+
+
+def _attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    mask: Mask | None = None,
+    scale: float = 1.0,
+    config: AttentionConfig = WIDE,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    descriptor = compile(compilemask.full() if mask is None else mask).descriptor(q.shape[2], k.shape[2])
+    return run(kernel_of(q.dtype, q.shape[3], config), config, descriptor, q, k, v, scale)

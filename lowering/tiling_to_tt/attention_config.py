@@ -19,11 +19,15 @@ SMALLEST_BLOCK = 16
 class AttentionConfig:
     """One variant of the kernel.
 
-    A program computes `block_q` rows, a descriptor tile or half of it, and visits `block_kv` keys at a time, with `num_warps`
-    warps and loads pipelined `num_stages` deep.
+    A program computes `block_q` rows, a descriptor tile or a part of it, and visits `block_kv` keys at a time, with
+    `num_warps` warps and loads pipelined `num_stages` deep.
 
-    `aligned` promises that q, k, v and out start at multiples of 16 bytes and that all their strides (of dimensions longer
-    than 1) are multiples of 16 bytes: loads are then 16 bytes wide and can be asynchronous.
+    `aligned` promises that q, k, v and out start at multiples of 16 bytes and that all their strides (of dimensions
+    longer than 1) are multiples of 16 bytes: loads are then 16 bytes wide and can be asynchronous.
+
+    `negative_scale` makes the kernel take scales of either sign; without it, out and lse are NaN if the scale is
+    negative. It costs: Hopper's matrix product reads an operand that arithmetic has touched from registers, loaded in
+    every step. Attention with a score region takes any scale.
     """
 
     block_q: int = 64
@@ -31,6 +35,7 @@ class AttentionConfig:
     num_warps: int = 4
     num_stages: int = 2
     aligned: bool = True
+    negative_scale: bool = False
 
     def __post_init__(self) -> None:
         for name, size, smallest in (("block_q", self.block_q, 16), ("block_kv", self.block_kv, 16)):
@@ -50,13 +55,21 @@ class AttentionConfig:
         return TILE // self.block_kv
 
     @classmethod
-    def choose(cls, head_dim: int, element_type: AnyFloat, target: str, *, aligned: bool = True) -> AttentionConfig:
+    def choose(
+        cls,
+        head_dim: int,
+        element_type: AnyFloat,
+        target: str,
+        *,
+        aligned: bool = True,
+        negative_scale: bool = False,
+    ) -> AttentionConfig:
         """The variant for a target such as `cuda:90` or `hip:gfx942`. Raises LoweringError for an unknown one."""
         padded = padded_head_dim(head_dim)
         block_q, block_kv, num_warps, num_stages = _table(target, isinstance(element_type, Float32Type))[
             max(padded, 64)
         ]
-        return cls(block_q, block_kv, num_warps, num_stages, aligned)
+        return cls(block_q, block_kv, num_warps, num_stages, aligned, negative_scale)
 
 
 def padded_head_dim(head_dim: int) -> int:
@@ -69,8 +82,8 @@ def padded_head_dim(head_dim: int) -> int:
 _Table = dict[int, tuple[int, int, int, int]]
 """Padded D (64 for less): block_q, block_kv, num_warps, num_stages."""
 
-# Bounds: shared memory of a block is 163 KB on sm_80, 227 KB on sm_90 and sm_100, 99 KB on sm_86, sm_89 and sm_120, 64 KB on gfx9.
-# A wgmma takes 64 rows per four warps. Float32 products (no tensor cores at full precision) are bound by registers.
+# Bounds: shared memory of a block is 163 KB on sm_80, 227 KB on sm_90 and sm_100, 99 KB on sm_86, sm_89 and sm_120,
+# 64 KB on gfx9. A wgmma takes 64 rows per four warps. Float32 products, without tensor cores, are bound by registers.
 _HALF: dict[str, _Table] = {
     "sm_80": {64: (128, 64, 4, 3), 128: (128, 64, 8, 3), 256: (64, 64, 4, 2)},
     "sm_90": {64: (128, 128, 8, 3), 128: (128, 64, 8, 3), 256: (128, 64, 8, 2)},
@@ -78,11 +91,9 @@ _HALF: dict[str, _Table] = {
     "sm_120": {64: (128, 64, 4, 3), 128: (128, 32, 8, 2), 256: (64, 32, 4, 2)},
     "gfx": {64: (128, 64, 4, 2), 128: (128, 64, 4, 2), 256: (64, 32, 4, 2)},
 }
+_FLOAT32_CUDA: _Table = {64: (64, 32, 8, 2), 128: (32, 64, 8, 1), 256: (32, 16, 8, 1)}
 _FLOAT32: dict[str, _Table] = {
-    "sm_80": {64: (64, 32, 4, 2), 128: (64, 32, 8, 2), 256: (64, 32, 8, 2)},
-    "sm_90": {64: (64, 32, 4, 2), 128: (64, 32, 8, 2), 256: (64, 32, 8, 2)},
-    "sm_100": {64: (64, 32, 4, 2), 128: (64, 32, 8, 2), 256: (64, 32, 8, 2)},
-    "sm_120": {64: (64, 32, 4, 2), 128: (64, 32, 8, 1), 256: (64, 16, 8, 1)},
+    **dict.fromkeys(("sm_80", "sm_90", "sm_100", "sm_120"), _FLOAT32_CUDA),
     "gfx": {64: (64, 32, 4, 2), 128: (64, 32, 8, 1), 256: (64, 16, 8, 1)},
 }
 _FAMILIES = {"80": "sm_80", "86": "sm_120", "89": "sm_120", "90": "sm_90", "100": "sm_100", "103": "sm_100"}

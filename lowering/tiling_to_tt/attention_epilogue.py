@@ -12,7 +12,7 @@ LN_2 = math.log(2)
 
 
 def store(frame: Frame, state: State) -> None:
-    """Stores the rows that exist: 0 and -inf for rows that saw nothing, NaN if the descriptor had no room for the tile."""
+    """Stores the rows that exist: 0 and -inf where nothing was seen, NaN where the frame is not valid."""
     kb = frame.kb
     empty = state.total == 0.0
     weight = kb.where(empty, 0.0, 1.0 / kb.where(empty, 1.0, state.total))
@@ -27,4 +27,4 @@ def store(frame: Frame, state: State) -> None:
 
 
 def _or_nan(frame: Frame, x: Value) -> Value:
-    return frame.kb.where(frame.found_room, x, math.nan)
+    return frame.kb.where(frame.valid, x, math.nan)

@@ -1,4 +1,4 @@
-"""Where a program of the attention kernel stands: its arguments, its query tile, its rows, and addresses of q, k, v, out.
+"""Where a program of the attention kernel stands: its arguments, query tile and rows, and addresses of q, k, v, out.
 
 Offsets of batches, heads and blocks of rows are 64-bit, those inside a block 32-bit: 127 times a row stride must fit.
 """
@@ -55,11 +55,13 @@ class Frame:
     """First row of this program in the sequence."""
     inside: Value
     """[block_q] i1: the row exists."""
+    cut_off: Value
+    """i1: some rows of the tile do not exist."""
     first_pair: Value
     n_partial: Value
     n_runs: Value
-    found_room: Value
-    """i1: the descriptor holds this tile's visits."""
+    valid: Value
+    """i1: the descriptor has room for this tile's visits, and the scale is one that this variant takes."""
 
     @property
     def element_type(self) -> Attribute:
@@ -96,7 +98,7 @@ class Frame:
         return base + (within + self.dims())
 
     def load_query(self) -> Value:
-        """The program's rows of q, negated if the scale is negative, 0 for rows behind the last."""
+        """The program's rows of q, 0 for rows behind the last."""
         kb = self.kb
         addresses = self.block(self.origin("q", "q", self.head), "q", self.first_row, self.config.block_q)
         query = kb.load(addresses, self.with_dims(self.inside[:, None]), 0.0)
@@ -113,8 +115,10 @@ def open_frame(kb: KernelBuilder, op: AttentionOp, config: AttentionConfig) -> F
     first_pair, n_partial, n_runs = (kb.load(record + word) for word in range(3))
     in_tile = kb.trunc_rem(x, config.programs_per_tile) * config.block_q
     first_row = (tile * TILE + in_tile).named("first_row")
-    found_room = n_partial >= 0
-    visits = found_room & (first_row < kb.arg("queries"))
+    valid = n_partial >= 0
+    if not (op.score.blocks or config.negative_scale):
+        valid = valid & (kb.arg("scale") >= 0.0)
+    visits = valid & (first_row < kb.arg("queries"))
     lanes = kb.arange(0, config.block_q)
     return Frame(
         kb,
@@ -127,8 +131,9 @@ def open_frame(kb: KernelBuilder, op: AttentionOp, config: AttentionConfig) -> F
         in_tile + lanes,
         first_row,
         first_row + lanes < kb.arg("queries"),
+        tile * TILE + TILE > kb.arg("queries"),
         first_pair,
         kb.where(visits, n_partial, 0),
         kb.where(visits, n_runs, 0),
-        found_room,
+        valid,
     )

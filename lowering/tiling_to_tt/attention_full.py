@@ -1,4 +1,4 @@
-"""Full tiles: runs of keys that every row sees. No masks, no bounds: only products, softmax and loads that can run ahead."""
+"""Full tiles: runs of keys that every row sees. No masks and no bounds: products, softmax, and loads that run ahead."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ def full_runs(frame: Frame, state: State, query: Value, scale: Scale) -> State:
     """The state after all full runs of the tile."""
     kb, config = frame.kb, frame.config
     keys, values = (frame.origin(name, name, frame.key_head) for name in ("k", "v"))
+    mask = frame.with_dims(None)
+    other = None if mask is None else 0.0
     runs = kb.arg("visits") + (frame.first_pair + frame.n_partial) * 2
     with kb.for_loop(0, frame.n_runs, 1, state) as each_run:
         first, end = (kb.load(runs + each_run.index * 2 + word) * TILE for word in range(2))
         with kb.for_loop(first, end, config.block_kv, each_run.carried, num_stages=config.num_stages) as each_block:
             at = each_block.index
-            key = kb.load(frame.block(keys, "k", at, config.block_kv), *_padding(frame))
-            value = kb.load(frame.block(values, "v", at, config.block_kv), *_padding(frame))
+            key = kb.load(frame.block(keys, "k", at, config.block_kv), mask, other)
+            value = kb.load(frame.block(values, "v", at, config.block_kv), mask, other)
             each_block.yield_(*step(frame, State(*each_block.carried), query, scale, at, key, value, None))
         each_run.yield_(*each_block.results)
     return State(*each_run.results)
-
-
-def _padding(frame: Frame) -> tuple[Value, float] | tuple[()]:
-    mask = frame.with_dims(None)
-    return () if mask is None else (mask, 0.0)

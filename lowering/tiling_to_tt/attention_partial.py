@@ -1,7 +1,7 @@
 """Partial tiles: a bit pattern says which pairs are visible, and a column pattern which keys are read at all.
 
-Key c of a tile is bit 2 * (c >> 3) + (c & 1) of word (c >> 1) & 3 of its row (docs/descriptor.md). In a tensor-core accumulator
-the lane alone decides the word, and the register alone the bit, so that the bit's position is a constant of the code.
+Key c of a tile is bit 2 * (c >> 3) + (c & 1) of word (c >> 1) & 3 of its row (docs/descriptor.md). In a tensor-core
+accumulator the lane alone decides the word and the register alone the bit, so that no shift is by a variable.
 """
 
 from __future__ import annotations
@@ -48,10 +48,27 @@ def _seen(frame: Frame, pattern: Value, first: Value) -> Value:
 def _keys_to_read(frame: Frame, pattern: Value, first: Value, at: Value) -> Value:
     """[block_kv, 1] i1: keys that some row of the tile sees."""
     kb = frame.kb
-    columns = kb.arg("columns") + pattern * WORDS
-    words = [_from_key(frame, kb.load(columns + word), first) for word in range(WORDS)]
+    words = [_from_key(frame, word, first) for word in _column_words(frame, pattern)]
     key = kb.arange(0, frame.config.block_kv)[:, None]
     return _bits(frame, words, key) & (at + key < kb.arg("keys"))
+
+
+def _column_words(frame: Frame, pattern: Value) -> tuple[Value, ...]:
+    """The pattern's columns; in a query tile that the sequence cuts off, those of existing rows.
+
+    A shared pattern knows nothing of the end of the sequence, so its columns may name keys that no existing row sees.
+    """
+    kb = frame.kb
+    columns = kb.arg("columns") + pattern * WORDS
+    # Loaded outside of the branch, so that the pipeline loads them ahead.
+    words = [kb.load(columns + i) for i in range(WORDS)]
+    with kb.if_else(frame.cut_off) as branch:
+        with branch.then():
+            rows = kb.arg("patterns") + (pattern * TILE + frame.row_in_tile) * WORDS
+            branch.yield_(*(kb.reduce(kb.load(rows + i, frame.inside, 0), 0, "or") for i in range(WORDS)))
+        with branch.otherwise():
+            branch.yield_(*words)
+    return branch.results
 
 
 def _from_key(frame: Frame, word: Value, first: Value) -> Value:

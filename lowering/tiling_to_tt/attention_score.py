@@ -1,4 +1,4 @@
-"""The score region of `tiling.attention`, applied to a block of scores at once: scalars become tensors, operation by operation."""
+"""The score region of `tiling.attention`, applied to a block of scores at once: each operation on tensors."""
 
 from __future__ import annotations
 

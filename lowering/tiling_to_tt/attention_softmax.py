@@ -1,8 +1,8 @@
 """One step of online softmax: a block of keys joins the running maximum, sum and output of the rows.
 
-Everything is in base 2. Scores without a score region are `unit * |scale| * log2(e)` where `unit` is the product of a query, whose
-sign the scale's sign has moved to, with a key: the factor is never negative, so the maximum can be taken before the factor
-is applied, and factor and subtraction are one fused operation per element.
+Everything is in base 2. Without a score region, scores are `product * |scale| * log2(e)`: the sign of the scale has
+moved to the query. The factor is never negative, so the maximum can be taken before it is applied, and factor and
+subtraction are one fused operation per element.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from compilemask.lowering.tiling_to_tt.attention_score import scored
 from compilemask.lowering.tiling_to_tt.builder import Value, f32
 
 LOG2_E = math.log2(math.e)
+SMALLEST_FACTOR = 2.0**-126
 
 
 class State(NamedTuple):
@@ -43,7 +44,10 @@ def prepare(frame: Frame, query: Value) -> tuple[Value, Scale]:
     kb, scale = frame.kb, frame.kb.arg("scale")
     if frame.op.score.blocks:
         return query, Scale(scale, kb.constant(LOG2_E, f32))
-    return kb.where(scale < 0.0, -query, query), Scale(None, kb.absolute(scale) * LOG2_E)
+    if frame.config.negative_scale:
+        query = kb.where(scale < 0.0, -query, query)
+    # Not 0: what is not visible scores -inf, and -inf * 0 is NaN.
+    return query, Scale(None, kb.maximum(kb.absolute(scale) * LOG2_E, SMALLEST_FACTOR, propagate_nan=True))
 
 
 def step(
