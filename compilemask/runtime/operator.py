@@ -6,8 +6,8 @@ tensor and the numbers of its layout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, overload
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 import torch
 
@@ -70,12 +70,15 @@ _library.impl("attention", _attention_cuda, "CUDA")
 torch.library.register_fake("compilemask::attention", _attention_fake, lib=_library)
 
 
-@torch.compiler.disable
 def _descriptor_for(mask: Mask | Compiled, problem: Problem, device: torch.device) -> Descriptor:
-    """The mask's descriptor; torch.compile calls this as it is and traces the rest."""
+    """The mask's descriptor, once the mask is known to fit."""
     compiled = compile(mask)
     check_mask_shape(compiled.batch_shape, problem.batch, problem.query_heads)
     return compiled.descriptor(problem.queries, problem.keys, device)
+
+
+_untraced = cast("Callable[..., Descriptor]", torch.compiler.disable(_descriptor_for))
+"""What torch.compile calls as it is, and traces the rest."""
 
 
 @overload
@@ -137,6 +140,6 @@ def attention(
     if isinstance(mask, Descriptor):
         check_descriptor(mask.layout, mask.device, problem, q.device)
     else:
-        mask = _descriptor_for(mask, problem, q.device)
+        mask = _untraced(mask, problem, q.device)
     out, lse = torch.ops.compilemask.attention(q, k, v, mask.buffer, layout_numbers(mask.layout), scale)
     return (out, lse) if return_lse else out
