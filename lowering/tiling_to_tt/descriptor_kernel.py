@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import MemRefType
@@ -56,7 +57,10 @@ class DescriptorKernel:
     def __init__(self, name: str, mask: MaskFunctions) -> None:
         self.mask = mask
         arguments = [Arg("descriptor", ptr(i32), divisibility=16)]
-        arguments += [Arg(key, i32) for key in (*SHAPE, *SECTIONS, *CAPACITIES)]
+        arguments += [Arg(key, i32) for key in SHAPE]
+        # Sections start at multiples of 32 words; knowing it, Triton stores 16 bytes at a time.
+        arguments += [Arg(key, i32, divisibility=16) for key in SECTIONS]
+        arguments += [Arg(key, i32) for key in CAPACITIES]
         self._parameters = mask.intervals.body.block.args[3:]
         for index, parameter in enumerate(self._parameters):
             arguments += _parameter_arguments(f"parameter{index}", parameter)
@@ -94,7 +98,7 @@ class DescriptorKernel:
         offset = b * arg(f"{name}_batch_stride") + h * arg(f"{name}_head_stride")
         return Table(arg(name) + offset, arg(f"{name}_length"))
 
-    def store_lanes(self, pointer: Value, words: dict[int, Value | int], count: int) -> None:
+    def store_lanes(self, pointer: Value, words: Mapping[int, Value | int], count: int) -> None:
         """Store `count` consecutive words, 0 where none is given."""
         lane = self.kb.arange(0, count)
         result = self.kb.full((count,), 0, i32)

@@ -17,6 +17,8 @@ from compilemask.lowering.tiling_to_tt.row_sets import Extent, MaskRows
 
 WORD = 32
 """Tiles of a word."""
+GROUP = 16
+"""Tiles whose visible pairs are counted together: what fits registers beside the rows."""
 WORDS = 32
 """Words of a block."""
 BLOCK = WORD * WORDS
@@ -65,7 +67,7 @@ class TileClasses:
         kb, lane = self.kb, self.kb.arange(0, WORDS)
         first = index * BLOCK
         known = self.decided(first + lane * WORD)
-        before = self.decided(first + (lane * WORD - WORD)).full
+        before = self._cores(first + (lane * WORD - WORD))
         pending = kb.reduce(kb.where(known.open != 0, 1 << lane, 0), 0, "or")
         with kb.while_loop([pending, known.full, known.partial, before]) as loop:
             with loop.condition() as (pending, full, partial, before):
@@ -93,21 +95,27 @@ class TileClasses:
 
     def decided(self, first: Value) -> Decided:
         """What extents say about the 32 tiles from tile `first` on: scalars, or lanes."""
-        kb = self.kb
-        nothing = kb.full(first.shape, 0, i32) if first.shape else kb.constant(0, i32)
-        full = nothing
-        for extent in self.inner:
-            full = full | bits_between(kb, extent.core_begin - first, extent.core_end - first)
-        once, twice, some = self._covers(self.outer, first, nothing)
+        full, nothing = self._cores(first), self._nothing(first)
+        once, twice, some = self._covers(self.outer, first)
         if self.rows.between is not None:
             return Decided(full, nothing, once & ~full)
         # One range alone fills a tile in its core only; where covers meet, ranges may fill a tile together.
         partial = once & ~twice & some & ~full
         return Decided(full, partial, once & ~full & ~partial)
 
-    def _covers(self, extents: Sequence[Extent], first: Value, nothing: Value) -> tuple[Value, Value, Value]:
+    def _nothing(self, first: Value) -> Value:
+        return self.kb.full(first.shape, 0, i32) if first.shape else self.kb.constant(0, i32)
+
+    def _cores(self, first: Value) -> Value:
+        """Tiles in a core."""
+        full = self._nothing(first)
+        for extent in self.inner:
+            full = full | bits_between(self.kb, extent.core_begin - first, extent.core_end - first)
+        return full
+
+    def _covers(self, extents: Sequence[Extent], first: Value) -> tuple[Value, Value, Value]:
         """Tiles in a cover, in at least two, and those that surely hold a visible pair."""
-        once = twice = some = nothing
+        once = twice = some = self._nothing(first)
         for extent in extents:
             cover = bits_between(self.kb, extent.cover_begin - first, extent.cover_end - first)
             twice = twice | (once & cover)
@@ -118,34 +126,34 @@ class TileClasses:
     # ---- by looking at every row ----
 
     def _evaluate(self, first: Value) -> tuple[Value, Value]:
-        """Full and partial tiles among the 32 from tile `first` on."""
-        return self._count(first) if self.rows.between is None else self._ask(first)
+        """Full and partial tiles among the 32 from tile `first` on. Looks at open ones, a group of tiles at a time."""
+        kb, known = self.kb, self.decided(first)
+        size, look = (GROUP, self._count) if self.rows.between is None else (1, self._ask)
+        with kb.while_loop([*known]) as loop:
+            with loop.condition() as (full, partial, left):
+                loop.continue_if(left != 0, full, partial, left)
+            with loop.body() as (full, partial, left):
+                shift = lowest_bit(kb, left) & -size
+                more_full, more_partial = look(first + shift)
+                looked_at = ((1 << size) - 1) << shift
+                loop.yield_(full | (more_full << shift), partial | (more_partial << shift), left & ~looked_at)
+        return loop.results[0], loop.results[1]
 
     def _count(self, first: Value) -> tuple[Value, Value]:
-        kb, lane = self.kb, self.kb.arange(0, WORD)
-        start = (first * KEYS + lane * KEYS)[None, :]
-        coverage = kb.broadcast_to(self.rows.inner.coverage(start), (self.rows.scope.rows, WORD))
+        """Classes of a group by the number of visible pairs."""
+        kb, lane = self.kb, self.kb.arange(0, GROUP)
+        start = ((first + lane) * KEYS)[None, :]
+        coverage = kb.broadcast_to(self.rows.inner.coverage(start), (self.rows.scope.rows, GROUP))
         seen = kb.reduce(kb.where(self.tile.exists[:, None], coverage, 0), 0, "sum")
-        bit = 1 << lane
-        full, some = kb.where(seen == self.every, bit, 0), kb.where(seen > 0, bit, 0)
+        full, some = kb.where(seen == self.every, 1 << lane, 0), kb.where(seen > 0, 1 << lane, 0)
         full, some = kb.reduce_many([full, some], 0, lambda a, b: (a[0] | b[0], a[1] | b[1]))
         return full, some & ~full
 
     def _ask(self, first: Value) -> tuple[Value, Value]:
-        kb, known = self.kb, self.decided(first)
-        with kb.while_loop([known.open, known.full, kb.constant(0, i32)]) as loop:
-            with loop.condition() as (left, full, partial):
-                loop.continue_if(left != 0, left, full, partial)
-            with loop.body() as (left, full, partial):
-                seen = self._visible_pairs((first + lowest_bit(kb, left)) * KEYS)
-                bit = left & -left
-                full = full | kb.where(seen == self.every, bit, 0)
-                some = kb.where((seen > 0) & (seen != self.every), bit, 0)
-                loop.yield_(left ^ bit, full, partial | some)
-        return loop.results[1], loop.results[2]
-
-    def _visible_pairs(self, start: Value) -> Value:
+        """The class of one tile by asking the predicate for each pair."""
         kb = self.kb
-        words = popcount(kb, self.rows.words(start))
+        words = popcount(kb, self.rows.words(first * KEYS))
         in_row = kb.reduce(kb.where(self.tile.exists[:, None], words, 0), 1, "sum")
-        return kb.reduce(in_row, 0, "sum")
+        seen = kb.reduce(in_row, 0, "sum")
+        full = seen == self.every
+        return kb.cast(full, i32), kb.cast((seen > 0) & ~full, i32)
