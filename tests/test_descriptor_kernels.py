@@ -1,66 +1,176 @@
-"""The kernels that build descriptors, executed in numpy in random order: equal to the CPU build word for word."""
+"""The kernels that build descriptors, run on numpy: equal to the CPU build word by word, and safe in memory."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from sample_masks import MASKS
+from descriptor_checks import check_against_dense
+from hypothesis import given, settings
+from numpy.typing import NDArray
+from sample_masks import MASKS, random_offsets
+from strategies import Case, cases
 
+import compilemask
 from compilemask.dialects.semantics.triton import run_kernel
-from compilemask.errors import DescriptorError
+from compilemask.language.mask import Mask
 from compilemask.lowering.descriptor_layout import Layout
 from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
-from compilemask.runtime import Compiled, Descriptor, compile
-from compilemask.runtime.parameters import on_device
-from compilemask.runtime.program import build_grids, kernel_arguments
+from compilemask.runtime import Descriptor, build_cpu, compile
+from compilemask.runtime.compiled import Compiled
+from compilemask.runtime.parameters import Parameter, on_device
+from compilemask.runtime.program import Program, rows_of_mask
 
-GARBAGE = 0x5A5A5A5A
+UNWRITTEN = 0x5A5A5A5A
+LENGTHS = [(17, 17), (128, 128), (137, 300), (300, 200), (640, 640)]
+_kernels: dict[str, dict[str, Any]] = {}
 
 
-def run_build(compiled: Compiled, layout: Layout, seed: int | None = None) -> Descriptor:
-    """What the kernels write over memory full of garbage."""
-    buffer = np.full(layout.words, GARBAGE, dtype=np.int32)
-    tensor = torch.from_numpy(buffer)
-    parameters = [on_device(parameter, torch.device("cpu")) for parameter in compiled.parameters]
-    arguments: list = kernel_arguments(tensor, layout, parameters)
-    memory = {tensor.data_ptr(): buffer}
+def kernels_of(program: Program) -> dict[str, Any]:
+    """The kernels of a program, emitted once."""
+    if program.key not in _kernels:
+        _kernels[program.key] = descriptor_kernels.emit(program.tiling_module)
+    return _kernels[program.key]
+
+
+def arguments(buffer: NDArray[np.int32], layout: Layout, parameters: Sequence[Parameter]) -> list[Any]:
+    """What the kernels take."""
+    sections = (layout.tiles, layout.order, layout.visits, layout.sources, layout.patterns, layout.columns)
+    result: list[Any] = [buffer, layout.batch, layout.heads, layout.queries, layout.keys, *sections]
+    result += [layout.pair_capacity, layout.pattern_capacity]
     for parameter in parameters:
+        values: list[Any] = [*parameter.kernel_arguments()]
         if isinstance(parameter.value, torch.Tensor):
-            memory[parameter.value.data_ptr()] = parameter.value.numpy().reshape(-1)
-    arguments = [memory.get(value, value) for value in arguments]
-    kernels = descriptor_kernels.emit(compiled.program.tiling_module)
-    for name, grid in build_grids(layout).items():
-        run_kernel(kernels[name], grid, arguments, seed=seed)
-    return Descriptor(tensor, layout)
+            values[0] = parameter.value.numpy().ravel()
+        result += values
+    return result
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (137, 300), (300, 200), (256, 256)])
+def build(compiled: Compiled, layout: Layout, programs: int = 7, seed: int | None = 0) -> Descriptor:
+    """The descriptor as the kernels build it, into a buffer that holds `UNWRITTEN`."""
+    buffer = np.full(layout.words, UNWRITTEN, np.int32)
+    given = arguments(buffer, layout, [on_device(p, torch.device("cpu")) for p in compiled.parameters])
+    kernels, tiles = kernels_of(compiled.program), (layout.query_tiles, layout.masks)
+    for name, grid in (("count", tiles), ("fill", tiles), ("patterns", min(layout.pattern_capacity, programs))):
+        run_kernel(kernels[name], grid, given, seed=seed)
+    return Descriptor(torch.from_numpy(buffer), layout)
+
+
+def check_equal(mask: Mask, queries: int, keys: int) -> None:
+    """Assert that kernels and CPU build the same."""
+    compiled = compile(mask)
+    expected = compiled.descriptor(queries, keys)
+    found = build(compiled, expected.layout)
+    different = (found.defined() != expected.defined()).nonzero()
+    assert not len(different), f"{queries} x {keys}: {len(different)} words differ, first {int(different[0])}"
+
+
+@pytest.mark.parametrize(("queries", "keys"), LENGTHS)
 @pytest.mark.parametrize("name", MASKS)
 def test_equal_to_the_cpu_build(name: str, queries: int, keys: int) -> None:
-    compiled = compile(MASKS[name](queries, keys))
-    expected = compiled.descriptor(queries, keys)
-    built = run_build(compiled, expected.layout, seed=queries).check()
-    different = (built.defined() != expected.defined()).nonzero()
-    assert not len(different), f"{len(different)} words differ, first {int(different[0])} of {built.layout}"
+    check_equal(MASKS[name](queries, keys), queries, keys)
 
 
-@pytest.mark.parametrize(("pairs", "patterns"), [(5, None), (None, 3), (9, 5)])
-@pytest.mark.parametrize("name", ["causal", "hstu", "documents"])
-def test_too_little_room_is_the_same_fault(name: str, pairs: int | None, patterns: int | None) -> None:
+@pytest.mark.parametrize("name", ["causal", "hstu", "shared prompt", "clear", "labels"])
+def test_equal_to_brute_force(name: str) -> None:
+    mask = MASKS[name](500, 450)
+    compiled = compile(mask)
+    layout = compiled.program.layout(compiled.parameters, 500, 450)
+    check_against_dense(build(compiled, layout), mask.dense(500, 450))
+
+
+@pytest.mark.parametrize("width", [1, 3, 16, 31, 64, 127, 128, 130, 200])
+def test_clear_of_any_width(width: int) -> None:
+    height = max(2, 400 // width)
+    length = height * width + 20
+    check_equal(compilemask.clear(height, width, 5, text=20), length, length)
+
+
+def test_tables_per_batch_and_head() -> None:
+    offsets = torch.stack([random_offsets(400, n, batch=2) for n in (6, 6)], dim=1)
+    ends = torch.tensor([[[400], [170]]], dtype=torch.int32)
+    check_equal(compilemask.causal() & compilemask.document(offsets) & compilemask.padding(ends[0]), 400, 400)
+
+
+@pytest.mark.parametrize("keys", [128 * 32, 128 * 33 - 5, 128 * 1024, 128 * 1024 + 1, 128 * 1100])
+@pytest.mark.parametrize("name", ["full", "causal from the end", "outside a window"])
+def test_many_key_tiles(name: str, keys: int) -> None:
+    check_equal(MASKS[name](150, keys), 150, keys)
+
+
+def test_many_query_tiles() -> None:
+    offsets = torch.arange(0, 1400 * 16 + 1, 350, dtype=torch.int32)
+    check_equal(compilemask.causal() & compilemask.document(offsets), 1400 * 16, 300)
+
+
+def test_order_of_programs_does_not_matter() -> None:
+    compiled = compile(MASKS["hstu"](700, 700))
+    layout = compiled.program.layout(compiled.parameters, 700, 700)
+    first, *others = (build(compiled, layout, programs, seed) for programs, seed in ((1, None), (5, 1), (40, 2)))
+    for other in others:
+        assert torch.equal(first.buffer, other.buffer)
+
+
+@settings(max_examples=12)
+@given(cases(depth=2))
+def test_random_masks(case: Case) -> None:
+    check_equal(case.mask, case.queries, case.keys)
+
+
+# ---- memory ----
+
+BROKEN_OFFSETS = {
+    "descending": [400, 300, 200, 100, 0],
+    "negative": [-500, -3, -2, 100, 400],
+    "huge": [0, 2**31 - 1, 2**31 - 1, -(2**31), 2**31 - 1],
+    "mixed": [0, 390, 10, 380, 20, 370, 30, -1, 400],
+    "one": [7],
+    "beyond": [0, 100, 5000, 70000],
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_OFFSETS)
+@pytest.mark.parametrize("shared_prompt", [False, True])
+def test_broken_offsets_stay_in_memory(name: str, shared_prompt: bool) -> None:
+    make = compilemask.shared_prompt if shared_prompt else compilemask.document
+    good = compile(make(torch.tensor([0, 100, 400], dtype=torch.int32)))
+    layout = good.program.layout(good.parameters, 400, 400)
+    table = torch.tensor(BROKEN_OFFSETS[name], dtype=torch.int32)
+    parameters = [Parameter(p.name, table) if p.is_table else p for p in good.parameters]
+    buffer = np.full(layout.words, UNWRITTEN, np.int32)
+    kernels, tiles = kernels_of(good.program), (layout.query_tiles, layout.masks)
+    for kernel, grid in (("count", tiles), ("fill", tiles), ("patterns", 5)):
+        run_kernel(kernels[kernel], grid, arguments(buffer, layout, parameters))
+    descriptor = Descriptor(torch.from_numpy(buffer), layout)
+    for visits in descriptor.tiles_of():
+        assert all(0 <= key_tile < layout.key_tiles for key_tile, _ in visits.partial)
+        assert all(0 <= begin < end <= layout.key_tiles for begin, end in visits.full)
+
+
+@pytest.mark.parametrize(("pairs", "patterns"), [(0, 0), (1, 5), (5, 3), (30, 9), (9, 30), (30, 30)])
+@pytest.mark.parametrize("name", ["hstu", "documents"])
+def test_too_little_room(name: str, pairs: int, patterns: int) -> None:
     compiled = compile(MASKS[name](1000, 1000))
-    layout = compiled.program.layout(compiled.parameters, 1000, 1000)
-    if layout.shared and patterns is not None:
-        pytest.skip("shared patterns have a fixed number")
-    layout = replace(
-        layout,
-        pair_capacity=pairs or layout.pair_capacity,
-        pattern_capacity=patterns or layout.pattern_capacity,
-    )
-    built, expected = run_build(compiled, layout), compiled.program.build_on_cpu(layout, compiled.parameters)
-    assert built == expected
-    assert (built.tiles[..., 1] == -1).any()
-    with pytest.raises(DescriptorError, match="reserved"):
-        built.check()
+    layout = Layout(1, 1, 1000, 1000, 128, pairs, patterns, shared=False)
+    values = [on_device(p, torch.device("cpu")).of_mask(0, 0) for p in compiled.parameters]
+    expected = build_cpu.build(layout, [rows_of_mask(compiled.program.intervals, values, layout)])
+    found = build(compiled, layout)
+    assert found == expected
+    pairs_used, patterns_used = (int(x) for x in expected.header[12:14])
+    assert (found.visits[pairs_used:] == UNWRITTEN).all()
+    for section in (found.sources, found.patterns, found.columns):
+        assert (section[patterns_used:] == UNWRITTEN).all()
+
+
+def test_too_little_room_for_shared_patterns() -> None:
+    compiled = compile(MASKS["causal"](1000, 1000))
+    whole = compiled.program.layout(compiled.parameters, 1000, 1000)
+    layout = Layout(1, 1, 1000, 1000, 128, 6, whole.pattern_capacity, shared=True)
+    found = build(compiled, layout)
+    assert found.tiles[0, 0, :, 1].tolist() == [1, 1, 1, *[-1] * 5]
+    assert found.header[12:15].tolist() == [5, layout.pattern_capacity, 1]
+    with pytest.raises(compilemask.errors.DescriptorError):
+        found.check()
