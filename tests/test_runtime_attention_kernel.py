@@ -50,12 +50,9 @@ def test_equal_to_the_oracle(name: str) -> None:
 
 STORED = {"documents": compilemask.document([0, 137]), "padding": compilemask.padding(137)}
 SHARED = {"causal": compilemask.causal(), "window": compilemask.window(5)}
-ragged_shared = pytest.mark.xfail(
-    reason="columns of a shared pattern count rows behind the last query, whose keys are read", strict=True
-)
 
 
-@pytest.mark.parametrize("name", [*STORED, *(pytest.param(name, marks=ragged_shared) for name in SHARED)])
+@pytest.mark.parametrize("name", [*STORED, *SHARED])
 def test_keys_that_no_row_sees_are_not_read(name: str) -> None:
     mask = (STORED | SHARED)[name]
     q, k, v = random_inputs(1, 1, 1, 137, 300, 16)

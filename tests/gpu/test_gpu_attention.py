@@ -90,11 +90,13 @@ def test_empty_sequences() -> None:
         assert (lse == -torch.inf).all()
 
 
-def test_keys_that_no_row_sees_are_not_read() -> None:
-    mask = MASKS["documents"](600, 600)
+@pytest.mark.parametrize("name", ["documents", "causal", "window", "hstu", "shared prompt"])
+def test_keys_that_no_row_sees_are_not_read(name: str) -> None:
+    mask = MASKS[name](600, 900)
     q, k, v = random_inputs(1, 2, 2, 600, 900, 64, torch.float16, "cuda")
     expected = attention(q, k, v, mask)
-    k[:, :, 600:], v[:, :, 600:] = torch.nan, torch.nan
+    unseen = ~dense(name, 600, 900)[0, 0].any(dim=0)
+    k[:, :, unseen], v[:, :, unseen] = torch.nan, torch.nan
     assert torch.equal(attention(q, k, v, mask), expected)
 
 
