@@ -12,9 +12,12 @@ import torch
 from compare import TOLERANCE, assert_close, dense_attention, random_inputs
 from sample_masks import MASKS
 from xdsl.dialects.builtin import AnyFloat, ModuleOp, bf16, f16, f32
+from xdsl.parser import Parser
 
 import compilemask
+from compilemask.dialects.registry import make_context
 from compilemask.dialects.semantics.triton import run_kernel
+from compilemask.errors import LoweringError
 from compilemask.language.mask import Mask
 from compilemask.lowering.tiling_to_tt.attention import AttentionConfig, attention_module, attention_op, emit
 from compilemask.runtime import compile
@@ -184,6 +187,62 @@ def test_strides_without_alignment() -> None:
     out, _ = _attend(q, k, v, mask=compilemask.causal(), config=config)
     expected, _ = dense_attention(q, k, v, compilemask.causal().dense(140, 140), 1.0)
     assert_close(out, expected, TOLERANCE[torch.float32])
+
+
+SCORED = """
+func.func @attention(%q: TENSOR, %k: TENSOR, %v: TENSOR, %d: !tiling.descriptor, %scale: f32) {
+  %out, %lse = tiling.attention %q, %k, %v following %d scale %scale precision ieee {
+  ^bb0(%score: f32, %row: i32, %kv: i32):
+    %slope = arith.constant 5.000000e-02 : f32
+    %distance = arith.subi %kv, %row : i32
+    %number = arith.sitofp %distance : i32 to f32
+    %bias = arith.mulf %number, %slope : f32
+    %far = arith.constant -30 : i32
+    %is_near = arith.cmpi sgt, %distance, %far : i32
+    %biased = arith.addf %score, %bias : f32
+    %capped = math.tanh %biased : f32
+    %1 = arith.select %is_near, %capped, %biased : f32
+    tiling.yield %1
+  } : TENSOR, TENSOR, TENSOR -> TENSOR, tensor<?x?x?xf32>
+  func.return
+}
+""".replace("TENSOR", "tensor<?x?x?x16xf32>")
+
+
+@pytest.mark.parametrize("config", [WIDE, AttentionConfig(64, 32)])
+def test_score_region(config: AttentionConfig) -> None:
+    op = attention_op(Parser(make_context(), SCORED).parse_module())
+    q, k, v = random_inputs(1, 1, 1, 200, 200, 16)
+    mask = compilemask.causal()
+    descriptor = compile(mask).descriptor(200, 200)
+    out, lse = run(emit(op, config), config, descriptor, q, k, v, -0.5)
+    distance = torch.arange(200)[None, :] - torch.arange(200)[:, None]
+    scores = -0.5 * (q[0, 0].double() @ k[0, 0].double().T) + 0.05 * distance
+    scores = torch.where(distance > -30, scores.tanh(), scores)
+    scores = scores.masked_fill(~mask.dense(200, 200)[0, 0], -torch.inf)
+    assert_close(out[0, 0], scores.softmax(-1) @ v[0, 0].double(), 2e-5, "out")
+    assert_close(lse[0, 0], scores.logsumexp(-1), 1e-5, "lse")
+
+
+def test_score_regions_are_elementwise() -> None:
+    text = SCORED.replace("arith.addf %score, %bias : f32", '"tt.get_program_id"() <{axis = 0 : i32}> : () -> f32')
+    with pytest.raises(LoweringError, match="in a score region"):
+        emit(attention_op(Parser(make_context(), text).parse_module()), WIDE)
+
+
+def test_configurations() -> None:
+    for target in ("cuda:80", "cuda:86", "cuda:89", "cuda:90", "cuda:100", "cuda:103", "cuda:120", "hip:gfx942"):
+        for element in (f16, bf16, f32):
+            for head_dim in (1, 64, 65, 128, 129, 256):
+                config = AttentionConfig.choose(head_dim, element, target)
+                assert config.programs_per_tile * config.block_q == 128
+                assert config.steps_per_tile * config.block_kv == 128
+    for head_dim, target in ((0, "cuda:90"), (257, "cuda:90"), (64, "cuda:70"), (64, "sm_90")):
+        with pytest.raises(LoweringError):
+            AttentionConfig.choose(head_dim, f16, target)
+    for sizes in ((96, 64), (64, 256), (8, 64), (64, 64, 3), (64, 64, 4, 0)):
+        with pytest.raises(LoweringError):
+            AttentionConfig(*sizes)
 
 
 def _attend(

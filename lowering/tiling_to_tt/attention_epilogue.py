@@ -17,7 +17,7 @@ def store(frame: Frame, state: State) -> None:
     empty = state.total == 0.0
     weight = kb.where(empty, 0.0, 1.0 / kb.where(empty, 1.0, state.total))
     out = kb.where(empty[:, None], 0.0, state.acc * weight[:, None])
-    out = kb.cast(_or_nan(frame, out), frame.element_type)
+    out = kb.cast(_or_nan(frame, out), frame.element_type).named("rows_of_out")
     addresses = frame.block(frame.origin("out", "o", frame.head), "o", frame.first_row, frame.config.block_q)
     kb.store(addresses, out, frame.with_dims(frame.inside[:, None]))
     lse = (state.peak + kb.log2(state.total)) * LN_2

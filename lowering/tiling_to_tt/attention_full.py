@@ -19,8 +19,8 @@ def full_runs(frame: Frame, state: State, query: Value, scale: Scale) -> State:
         first, end = (kb.load(runs + each_run.index * 2 + word) * TILE for word in range(2))
         with kb.for_loop(first, end, config.block_kv, each_run.carried, num_stages=config.num_stages) as each_block:
             at = each_block.index
-            key = kb.load(frame.block(keys, "k", at, config.block_kv), mask, other)
-            value = kb.load(frame.block(values, "v", at, config.block_kv), mask, other)
+            key = kb.load(frame.block(keys, "k", at, config.block_kv), mask, other).named("key")
+            value = kb.load(frame.block(values, "v", at, config.block_kv), mask, other).named("value")
             each_block.yield_(*step(frame, State(*each_block.carried), query, scale, at, key, value, None))
         each_run.yield_(*each_block.results)
     return State(*each_run.results)

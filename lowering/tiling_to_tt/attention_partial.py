@@ -26,13 +26,13 @@ def partial_tiles(frame: Frame, state: State, query: Value, scale: Scale) -> Sta
     steps = frame.n_partial * config.steps_per_tile
     with kb.for_loop(0, steps, 1, state, num_stages=config.num_stages) as loop:
         pair = pairs + kb.trunc_div(loop.index, config.steps_per_tile) * 2
-        key_tile, pattern = kb.load(pair), kb.load(pair + 1)
+        key_tile, pattern = kb.load(pair).named("key_tile"), kb.load(pair + 1).named("pattern")
         in_tile = kb.trunc_rem(loop.index, config.steps_per_tile) * config.block_kv
-        at = key_tile * TILE + in_tile
+        at = (key_tile * TILE + in_tile).named("first_key")
         read = _keys_to_read(frame, pattern, in_tile, at)
-        key = kb.load(frame.block(keys, "k", at, config.block_kv), frame.with_dims(read), 0.0)
-        value = kb.load(frame.block(values, "v", at, config.block_kv), frame.with_dims(read), 0.0)
-        seen = _seen(frame, pattern, in_tile)
+        key = kb.load(frame.block(keys, "k", at, config.block_kv), frame.with_dims(read), 0.0).named("key")
+        value = kb.load(frame.block(values, "v", at, config.block_kv), frame.with_dims(read), 0.0).named("value")
+        seen = _seen(frame, pattern, in_tile).named("seen")
         loop.yield_(*step(frame, State(*loop.carried), query, scale, at, key, value, seen))
     return State(*loop.results)
 
@@ -50,7 +50,7 @@ def _keys_to_read(frame: Frame, pattern: Value, first: Value, at: Value) -> Valu
     kb = frame.kb
     words = [_from_key(frame, word, first) for word in _column_words(frame, pattern)]
     key = kb.arange(0, frame.config.block_kv)[:, None]
-    return _bits(frame, words, key) & (at + key < kb.arg("keys"))
+    return (_bits(frame, words, key) & (at + key < kb.arg("keys"))).named("read")
 
 
 def _column_words(frame: Frame, pattern: Value) -> tuple[Value, ...]:

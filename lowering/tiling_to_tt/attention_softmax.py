@@ -63,16 +63,16 @@ def step(
     """The state after `block_kv` keys from `first_key`; `seen` [block_q, block_kv] i1 says which pairs are visible."""
     kb = frame.kb
     precision = frame.op.precision.data.value
-    scores = kb.dot(query, kb.trans(key), precision=precision)
+    scores = kb.dot(query, kb.trans(key), precision=precision).named("scores")
     if scale.natural is not None:
         scores = scored(frame, scores * scale.natural, first_key)
     if seen is not None:
         scores = kb.where(seen, scores, -math.inf)
-    peak = kb.maximum(state.peak, kb.reduce(scores, 1, "max") * scale.factor)
+    peak = kb.maximum(state.peak, kb.reduce(scores, 1, "max") * scale.factor).named("peak")
     # A row that has seen nothing has the peak -inf, and -inf - -inf is NaN.
     shift = kb.where(peak == -math.inf, 0.0, peak)
-    weights = kb.exp2(scores * scale.factor - shift[:, None])
-    fade = kb.exp2(state.peak - shift)
+    weights = kb.exp2(scores * scale.factor - shift[:, None]).named("weights")
+    fade = kb.exp2(state.peak - shift).named("fade")
     total = state.total * fade + kb.reduce(weights, 1, "sum")
     acc = kb.dot(kb.cast(weights, frame.element_type), value, state.acc * fade[:, None], precision=precision)
     return State(peak, total, acc)
