@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 from sample_masks import MASKS, random_offsets
 from strategies import Case, cases
+from xdsl.dialects.builtin import ModuleOp
 
 import compilemask
 from compilemask.dialects.semantics.triton import run_kernel
 from compilemask.language.mask import Mask
-from compilemask.lowering.descriptor_layout import Layout
+from compilemask.lowering.descriptor_layout import Layout, ceil_div
+from compilemask.lowering.interval_to_tiling import tiling_function
 from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
 from compilemask.runtime import Descriptor, build_cpu, compile
 from compilemask.runtime.compiled import Compiled
@@ -49,11 +51,17 @@ def arguments(buffer: NDArray[np.int32], layout: Layout, parameters: Sequence[Pa
     return result
 
 
-def build(compiled: Compiled, layout: Layout, programs: int = 7, seed: int | None = 0) -> Descriptor:
+def build(
+    compiled: Compiled,
+    layout: Layout,
+    programs: int = 7,
+    seed: int | None = 0,
+    kernels: dict[str, Any] | None = None,
+) -> Descriptor:
     """The descriptor as the kernels build it, into a buffer that holds `UNWRITTEN`."""
     buffer = np.full(layout.words, UNWRITTEN, np.int32)
     given = arguments(buffer, layout, [on_device(p, torch.device("cpu")) for p in compiled.parameters])
-    kernels, tiles = kernels_of(compiled.program), (layout.query_tiles, layout.masks)
+    kernels, tiles = kernels or kernels_of(compiled.program), (layout.query_tiles, layout.masks)
     for name, grid in (("count", tiles), ("fill", tiles), ("patterns", min(layout.pattern_capacity, programs))):
         run_kernel(kernels[name], grid, given, seed=seed)
     return Descriptor(torch.from_numpy(buffer), layout)
@@ -87,6 +95,49 @@ def test_clear_of_any_width(width: int) -> None:
     height = max(2, 400 // width)
     length = height * width + 20
     check_equal(compilemask.clear(height, width, 5, text=20), length, length)
+
+
+def _label(length: int) -> torch.Tensor:
+    values = np.random.default_rng(length).integers(0, 3, 1 + length // 150).repeat(150)
+    return torch.from_numpy(values.astype(np.int32))
+
+
+COMPOSITIONS: dict[str, Callable[[int], Mask]] = {
+    "predicate beside intervals": lambda n: (
+        compilemask.window(40) | (compilemask.causal() & compilemask.where(lambda q, kv, x: x[q] == x[kv], x=_label(n)))
+    ),
+    "outside an image": lambda n: ~compilemask.clear(12, 30, 6, text=20),
+    "two images": lambda n: compilemask.disk2d(9, 20, 5, 10) | compilemask.box2d(8, 30, 4, 2, 200),
+    "image under causal": lambda n: compilemask.clear(12, 30, 6, text=20) & compilemask.causal(),
+    "documents with a common head": lambda n: compilemask.document(random_offsets(n, 7)) | compilemask.cols(0, 130),
+}
+
+
+@pytest.mark.parametrize("length", [200, 431])
+@pytest.mark.parametrize("name", COMPOSITIONS)
+def test_compositions(name: str, length: int) -> None:
+    check_equal(COMPOSITIONS[name](length), length, length)
+
+
+def test_a_mask_of_nothing() -> None:
+    mask = compilemask.causal() & ~compilemask.causal()
+    compiled = compile(mask)
+    layout = compiled.program.layout(compiled.parameters, 300, 300)
+    check_against_dense(build(compiled, layout), mask.dense(300, 300))
+
+
+@pytest.mark.parametrize("rows", [16, 64, 256])
+@pytest.mark.parametrize("name", ["hstu", "clear"])
+def test_other_tile_heights(name: str, rows: int) -> None:
+    compiled = compile(MASKS[name](500, 400))
+    func = compiled.program.intervals.clone()
+    kernels = descriptor_kernels.emit(ModuleOp([func, tiling_function(func, rows)]))
+    every = ceil_div(500, rows) * ceil_div(400, 128)
+    layout = Layout(1, 1, 500, 400, rows, 2 * every, every, shared=False)
+    values = [on_device(p, torch.device("cpu")).of_mask(0, 0) for p in compiled.parameters]
+    assert build(compiled, layout, kernels=kernels) == build_cpu.build(
+        layout, [rows_of_mask(compiled.program.intervals, values, layout)]
+    )
 
 
 def test_tables_per_batch_and_head() -> None:

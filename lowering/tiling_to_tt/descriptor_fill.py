@@ -43,14 +43,16 @@ def fill_kernel(mask: MaskFunctions) -> DescriptorKernel:
     kb = kernel.kb
     m, g = kb.program_id(0), kb.program_id(1)
     t = g * kernel.query_tiles + m
-    counts = _load_counts(kernel, t)
+    last = kb.arg("batch") * kernel.heads * kernel.query_tiles - 1
+    counts, behind = _load_counts(kernel, t), _load_counts(kernel, kb.minimum(t + 1, last))
     place = _place(kernel, g, t, counts)
     fits = _fits(kernel, place, counts)
     record = {0: kb.where(fits, place.first_pair, 0), 1: kb.where(fits, counts.partial, -1)}
     record |= {2: kb.where(fits, counts.runs, 0), 3: kb.where(fits, counts.full, 0)}
     kernel.store_lanes(kernel.record(t), record, 4)
     kb.store(kernel.section("order") + (g * kernel.query_tiles + place.rank), m)
-    _store_header(kernel, t, place, counts, fits)
+    _store_status(kernel, fits, t == last)
+    _store_used(kernel, place, counts, behind, (t == 0, t == last))
     with kb.if_else(fits) as branch, branch.then():
         _Visits(kernel, QueryTile.of(kernel, m, g), t, place, counts).store()
     return kernel
@@ -88,18 +90,23 @@ def _fits(kernel: DescriptorKernel, place: Place, counts: Counts) -> Value:
     return fits & (place.first_pattern + counts.partial <= kernel.kb.arg("pattern_capacity"))
 
 
-def _store_header(kernel: DescriptorKernel, t: Value, place: Place, counts: Counts, fits: Value) -> None:
-    """Pairs and patterns used, and the status. No tile behind one that does not fit fits: the last that does knows."""
-    kb, header = kernel.kb, kernel.descriptor
-    last = kb.arg("batch") * kernel.heads * kernel.query_tiles - 1
-    behind = _load_counts(kernel, kb.minimum(t + 1, last))
+def _store_status(kernel: DescriptorKernel, fits: Value, is_last: Value) -> None:
+    """No tile behind one that does not fit fits, so the last tile knows whether all do."""
+    kb = kernel.kb
+    kb.store(kernel.descriptor + 14, kb.where(fits, 0, STATUS_OVERFLOW), mask=is_last)
+
+
+def _store_used(
+    kernel: DescriptorKernel, place: Place, counts: Counts, behind: Counts, is_end: tuple[Value, Value]
+) -> None:
+    """Pairs and patterns used: the last tile that fits knows, or the first tile if none does."""
+    kb, (is_first, is_last) = kernel.kb, is_end
+    fits = _fits(kernel, place, counts)
     end = Place(place.first_pair + counts.partial + counts.runs, place.first_pattern + counts.partial, place.rank)
-    nothing_fits = (t == 0) & ~fits
-    ends_here = nothing_fits | (fits & ((t == last) | ~_fits(kernel, end, behind)))
+    knows = (is_first & ~fits) | (fits & (is_last | ~_fits(kernel, end, behind)))
     used = kb.arg("pattern_capacity") if kernel.mask.shared else kb.where(fits, end.first_pattern, 0)
-    kb.store(header + 12, kb.where(fits, end.first_pair, 0), mask=ends_here)
-    kb.store(header + 13, used, mask=ends_here)
-    kb.store(header + 14, kb.where(fits, 0, STATUS_OVERFLOW), mask=t == last)
+    kb.store(kernel.descriptor + 12, kb.where(fits, end.first_pair, 0), mask=knows)
+    kb.store(kernel.descriptor + 13, used, mask=knows)
 
 
 class _Visits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compilemask.errors import LoweringError
 from compilemask.lowering.descriptor_layout import KEYS
 from compilemask.lowering.tiling_to_tt.builder import Value, i32
 from compilemask.lowering.tiling_to_tt.descriptor_bits import keys_below
@@ -19,6 +20,8 @@ class SharedPatterns:
 
     def __init__(self, kernel: DescriptorKernel) -> None:
         self.kernel, self.kb = kernel, kernel.kb
+        if kernel.mask.rows != KEYS:
+            raise LoweringError(f"tiles of {kernel.mask.rows} x {KEYS} lie on no diagonals: patterns cannot be shared")
         self.bounds = kernel.mask.moving_bounds
         self.cut = 2 * len(self.bounds)
         """The slot of the cut at the last key alone."""
