@@ -240,9 +240,9 @@ def test_configurations() -> None:
     for head_dim, target in ((0, "cuda:90"), (257, "cuda:90"), (64, "cuda:70"), (64, "sm_90")):
         with pytest.raises(LoweringError):
             AttentionConfig.choose(head_dim, f16, target)
-    for sizes in ((96, 64), (64, 256), (8, 64), (64, 64, 3), (64, 64, 4, 0)):
+    for sizes in ((96, 64, 4, 2), (64, 256, 4, 2), (8, 64, 4, 2), (64, 64, 3, 2), (64, 64, 4, 0)):
         with pytest.raises(LoweringError):
-            AttentionConfig(*sizes)
+            AttentionConfig(block_q=sizes[0], block_kv=sizes[1], num_warps=sizes[2], num_stages=sizes[3])
 
 
 def _attend(
