@@ -16,10 +16,11 @@ from xdsl.parser import Parser
 
 import compilemask
 from compilemask.dialects.registry import make_context
-from compilemask.dialects.semantics.triton import run_kernel
+from compilemask.dialects.semantics.triton import MemoryFault, run_kernel
 from compilemask.errors import LoweringError
 from compilemask.language.mask import Mask
 from compilemask.lowering.tiling_to_tt.attention import AttentionConfig, attention_module, attention_op, emit
+from compilemask.lowering.tiling_to_tt.attention_frame import kernel_arguments
 from compilemask.runtime import compile
 from compilemask.runtime.descriptor import Descriptor
 
@@ -36,13 +37,14 @@ def run(
     k: torch.Tensor,
     v: torch.Tensor,
     scale: float,
+    **changed: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """out and lse of a kernel, in memory that was full of NaN."""
+    """out and lse of a kernel, in memory that was full of NaN; `changed` replaces arguments by name."""
     batch, heads = q.shape[:2]
     out, lse = q.new_full(q.shape, torch.nan), torch.full(q.shape[:3], torch.nan)
     layout = descriptor.layout
     sections = [descriptor.tiles, descriptor.order, descriptor.visits, descriptor.patterns, descriptor.columns]
-    arguments: list[Any] = [
+    values: list[Any] = [
         *(_memory(x) for x in (q, k, v, out)),
         lse.numpy().reshape(-1),
         *(section.contiguous().numpy().reshape(-1) for section in sections),
@@ -51,8 +53,10 @@ def run(
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
         scale,
     ]
+    names = [argument.name for argument in kernel_arguments(f32, config.aligned)]
+    arguments = dict(zip(names, values, strict=True)) | changed
     run_kernel(kernel, (layout.query_tiles * config.programs_per_tile, heads, batch), arguments, seed=0)
-    return torch.from_numpy(arguments[3]).view(out.dtype).view(out.shape), lse
+    return torch.from_numpy(arguments["out"]).view(out.dtype).view(out.shape), lse
 
 
 def _memory(x: torch.Tensor) -> np.ndarray:
@@ -179,6 +183,15 @@ def test_strides_are_those_of_the_arguments() -> None:
     strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
     out, _ = _attend(*strided, mask=compilemask.causal())
     assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("name", [f"{tensor}_{dim}" for tensor in "qkvo" for dim in "bh"])
+def test_offsets_of_heads_and_batches_are_64_bit(name: str) -> None:
+    """A stride of 2**32 elements leads out of memory; with 32 bits it would be 0."""
+    q, k, v = random_inputs(2, 2, 2, 5, 5, 16)
+    descriptor = compile(compilemask.causal()).descriptor(5, 5)
+    with pytest.raises(MemoryFault):
+        run(kernel_of(q.dtype, 16, WIDE), WIDE, descriptor, q, k, v, 1.0, **{name: 2**32})
 
 
 def test_strides_without_alignment() -> None:
