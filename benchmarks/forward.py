@@ -50,6 +50,7 @@ def _graph(call: Callable[[], object]) -> Callable[[], object]:
     import torch
 
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
             call()
@@ -165,7 +166,8 @@ def _run_in_child(job: Job, limit: float) -> list[dict[str, object]]:
     except subprocess.TimeoutExpired:
         return [{"mask": job.mask, "S": job.length, "D": job.head_dim, "error": f"over {limit:.0f} s"}]
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
+        lines = [line for line in done.stderr.splitlines() if "Error" in line] or [f"exit {done.returncode}"]
+        print(done.stderr[-4000:], file=sys.stderr)
         return [{"mask": job.mask, "S": job.length, "D": job.head_dim, "error": lines[-1][:300]}]
     return json.loads(done.stdout.strip().splitlines()[-1])
 

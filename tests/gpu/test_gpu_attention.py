@@ -13,7 +13,9 @@ import compilemask
 from compilemask.runtime import attention, compile, compiled_kernels
 
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
-LENGTHS = [1, 17, 128, 1000, 1024, 4096]
+HEADLINES = ["causal", "hstu", "shared prompt", "clear"]
+SIZES = [(1, 1), (17, 17), (128, 128), (1000, 1000), (1024, 1024), (4096, 4096)]
+SIZES += [(777, 777), (333, 1111), (1111, 333), (1, 1000), (129, 4095)]
 HEADS = [(8, 8), (9, 3), (12, 2)]
 
 
@@ -44,10 +46,11 @@ def poison(like: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("dim", [64, 128])
-@pytest.mark.parametrize("length", LENGTHS)
-def test_causal_grid(length: int, dim: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("name", HEADLINES)
+@pytest.mark.parametrize(("queries", "keys"), SIZES)
+def test_headline_grid(name: str, queries: int, keys: int, dim: int, dtype: torch.dtype) -> None:
     for heads in HEADS:
-        check("causal", heads, length, length, dim, dtype)
+        check(name, heads, queries, keys, dim, dtype)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
