@@ -83,7 +83,8 @@ _Table = dict[int, tuple[int, int, int, int]]
 """Padded D (64 for less): block_q, block_kv, num_warps, num_stages."""
 
 # Bounds: shared memory of a block is 163 KB on sm_80, 227 KB on sm_90 and sm_100, 99 KB on sm_86, sm_89 and sm_120,
-# 64 KB on gfx9. A wgmma takes 64 rows per four warps. No variant but those of D = 256 on sm_100 spills registers.
+# 64 KB on gfx9. A wgmma takes 64 rows per four warps. By ptxas, no aligned half-precision variant
+# spills registers, except D = 256 on sm_100.
 _HALF: dict[str, _Table] = {
     "sm_80": {64: (128, 64, 8, 3), 128: (128, 32, 8, 3), 256: (64, 32, 8, 2)},
     "sm_90": {64: (128, 128, 8, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 2)},
