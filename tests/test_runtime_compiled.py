@@ -119,3 +119,15 @@ def test_attention_of_a_mask(length: int, heads: tuple[int, int], head_dim: int)
     out, lse = compile(mask).attention(q, k, v, return_lse=True)
     assert_close(out, expected, TOLERANCE[torch.float32])
     assert_close(lse, expected_lse, 1e-5)
+
+
+@pytest.mark.parametrize("keys", [128, 200])
+@pytest.mark.parametrize(
+    "mask", [~compilemask.full(), compilemask.causal() & ~compilemask.causal(), compilemask.full() - compilemask.full()]
+)
+def test_a_mask_of_nothing(mask: compilemask.Mask, keys: int) -> None:
+    q, k, v = random_inputs(1, 2, 1, 150, keys, 16)
+    out, lse = attention(q, k, v, mask, return_lse=True)
+    assert not out.any()
+    assert (lse == -torch.inf).all()
+    check_against_dense(compile(mask).descriptor(150, keys), mask.dense(150, keys))

@@ -206,6 +206,14 @@ def test_algebra_of_intervals() -> None:
         interval_semantics.evaluate(func, [OFFSETS], 20, 16)
 
 
+def test_a_set_of_no_parts() -> None:
+    func = interval_function("%s = interval.concat : () -> !interval.set<0>", "0")
+    sets = interval_semantics.evaluate(func, [], 5, 7)
+    assert (sets.ranges, sets.families) == ((), ())
+    assert interval_semantics.dense_of(sets, 7).shape == (5, 7)
+    assert not interval_semantics.dense_of(sets, 7).any()
+
+
 BETWEEN = """%q3 = arith.addi %q, %three : i32
   %inner = interval.range %zero to %{inner}
   %outer = interval.range %zero to %{outer}

@@ -41,8 +41,12 @@ class Between:
 
 @dataclass(frozen=True)
 class RowSets:
-    """A set in normal form, for all rows: ranges as (lo, hi), int64 [Sq] each, and families; or a `between` alone."""
+    """A set in normal form, for `rows` rows: ranges as (lo, hi), int64 [rows] each, and families; or a `between` alone.
 
+    The parts are those of the function, one to one; a set of no parts shows nothing.
+    """
+
+    rows: int
     ranges: tuple[tuple[Value, Value], ...] = ()
     families: tuple[Family, ...] = ()
     between: Between | None = None
@@ -94,13 +98,12 @@ def dense_of(sets: RowSets, keys: int) -> NDArray[np.bool_]:
 def _counts(sets: RowSets, keys: int) -> Value:
     """How many parts of the set hold each key, int [Sq, keys]."""
     kv = np.arange(keys, dtype=np.int64)[None, :]
-    rows = len(sets.ranges[0][0]) if sets.ranges else len(sets.families[0].first) if sets.families else 1
-    counts = np.zeros((rows, keys), dtype=np.int64)
+    counts = np.zeros((sets.rows, keys), dtype=np.int64)
     for lo, hi in sets.ranges:
         counts += (lo[:, None] <= kv) & (kv < hi[:, None])
     for family in sets.families:
         line = (kv - family.base[:, None]) // family.pitch[:, None]
-        lo, hi = family.members(np.arange(rows)[:, None], line)
+        lo, hi = family.members(np.arange(sets.rows)[:, None], line)
         inside = (family.first[:, None] <= line) & (line < family.last[:, None])
         counts += inside & (lo <= kv) & (kv < hi)
     return counts
@@ -199,7 +202,8 @@ class _Frame:
             def predicate(q: Value, kv: Value) -> Value:
                 return _evaluate_body(body, self._at_rows(values, q), (q, kv))[0]
 
-            return RowSets(between=Between(self._concat(op.inner), self._concat(op.outer), predicate))
+            between = Between(self._concat(op.inner), self._concat(op.outer), predicate)
+            return RowSets(len(self.rows), between=between)
         return self._concat(value)
 
     def _concat(self, value: SSAValue) -> RowSets:
@@ -216,10 +220,7 @@ class _Frame:
             else:
                 what = op.name if isinstance(op, Operation) else "a block argument"
                 raise AssertionError(f"@{self.name} is not in normal form: {what} in a concat")
-        if not parts:
-            nothing = np.zeros(len(self.rows), dtype=np.int64)
-            ranges.append((nothing, nothing))
-        return RowSets(tuple(ranges), tuple(families))
+        return RowSets(len(self.rows), tuple(ranges), tuple(families))
 
     def _family(self, op: interval.FamilyOp) -> Family:
         body = op.body.block
