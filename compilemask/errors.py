@@ -12,10 +12,12 @@ __all__ = [
     "DTypeError",
     "DescriptorError",
     "DeviceError",
+    "GradientError",
     "IRError",
     "LoweringError",
     "MaskError",
     "MissingDependencyError",
+    "ScaleError",
     "ShapeError",
     "TargetError",
 ]
@@ -35,6 +37,14 @@ class DTypeError(CompileMaskError, TypeError):
 
 class DeviceError(CompileMaskError, ValueError):
     """Tensors live on different devices, or on a device that has no backend."""
+
+
+class ScaleError(CompileMaskError, ValueError):
+    """The scale of the scores is not finite."""
+
+
+class GradientError(CompileMaskError, NotImplementedError):
+    """A gradient was asked for, and attention has none."""
 
 
 class MaskError(CompileMaskError, ValueError):

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from strategies import Case, cases
 
 import compilemask as cm
+from compilemask import errors, language
 from compilemask.dialects.mask import FuncOp
 
 
@@ -195,6 +196,12 @@ def test_public_names_exist() -> None:
         assert name in dir(cm)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         cm.nothing  # noqa: B018
+
+
+def test_every_error_and_every_constructor_is_public() -> None:
+    assert {*errors.__all__, *language.__all__} <= {*cm.__all__}
+    kinds = {name for name, kind in vars(errors).items() if isinstance(kind, type)}
+    assert kinds == {*errors.__all__}
 
 
 def test_dialects_and_masks_of_integers_do_not_import_torch() -> None:

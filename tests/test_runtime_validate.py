@@ -10,7 +10,16 @@ import torch
 from compare import random_inputs
 from test_descriptor_build_cpu import built, roomy
 
-from compilemask.errors import CompileMaskError, DescriptorError, DeviceError, DTypeError, MaskError, ShapeError
+from compilemask.errors import (
+    CompileMaskError,
+    DescriptorError,
+    DeviceError,
+    DTypeError,
+    GradientError,
+    MaskError,
+    ScaleError,
+    ShapeError,
+)
 from compilemask.runtime import build_cpu
 from compilemask.runtime.operator import attention
 from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter
@@ -57,12 +66,12 @@ CASES: dict[str, tuple[Change, type[CompileMaskError], str]] = {
     "heads of v": (with_(v=lambda v: v[:, :1]), ShapeError, "v has 1 x 120"),
     "heads do not divide": (with_(q=lambda q: q[:, :3]), ShapeError, "q has 3 heads, k has 2"),
     "no key heads": (both(lambda x: x[:, :0]), ShapeError, "q has 4 heads, k has 0"),
-    "scale is nan": (with_(scale=lambda _: float("nan")), CompileMaskError, "scale is nan"),
-    "scale is inf": (with_(scale=lambda _: float("inf")), CompileMaskError, "scale is inf"),
+    "scale is nan": (with_(scale=lambda _: float("nan")), ScaleError, "scale is nan"),
+    "scale is inf": (with_(scale=lambda _: float("inf")), ScaleError, "scale is inf"),
     "scale is a tensor": (with_(scale=lambda _: torch.ones(1)), DTypeError, "scale is a Tensor"),
     "other queries": (with_(q=lambda q: q[:, :, :99]), DescriptorError, "100 queries and 120 keys"),
     "other keys": (both(lambda x: x[:, :, :99]), DescriptorError, "q and k have 100 and 99"),
-    "gradient": (with_(q=lambda q: q.requires_grad_()), CompileMaskError, "gradient"),
+    "gradient": (with_(q=lambda q: q.requires_grad_()), GradientError, "gradient"),
     "no mask": (with_(mask=lambda _: "causal"), MaskError, "str"),
 }
 

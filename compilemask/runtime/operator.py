@@ -132,7 +132,8 @@ def attention(
         ShapeError, DTypeError, DeviceError: q, k and v do not fit together, or have no backend.
         DescriptorError: the descriptor was built for other lengths.
         MaskError: the mask is for other batches or heads, or does not fit the lengths.
-        CompileMaskError: the scale is not finite, or a gradient would be needed; there are none yet.
+        ScaleError: the scale is not finite.
+        GradientError: a gradient would be needed; there are none yet.
     """
     problem = check_tensors(q, k, v)
     scale = check_scale(scale, problem.head_dim)

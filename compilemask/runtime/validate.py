@@ -7,7 +7,15 @@ from typing import NamedTuple
 
 import torch
 
-from compilemask.errors import CompileMaskError, DescriptorError, DeviceError, DTypeError, MaskError, ShapeError
+from compilemask.errors import (
+    DescriptorError,
+    DeviceError,
+    DTypeError,
+    GradientError,
+    MaskError,
+    ScaleError,
+    ShapeError,
+)
 from compilemask.lowering.descriptor_layout import Layout
 
 MAX_HEAD_DIM = 256
@@ -92,10 +100,6 @@ def check_scale(scale: float | None, head_dim: int) -> float:
     return float(scale)
 
 
-class ScaleError(CompileMaskError, ValueError):
-    """The scale of the scores is not finite."""
-
-
 def check_lengths(queries: int, keys: int) -> None:
     """Raise ShapeError unless both lengths are 0..2^28."""
     for name, length in (("queries", queries), ("keys", keys)):
@@ -130,7 +134,3 @@ def check_no_gradient(*tensors: torch.Tensor) -> None:
         raise GradientError(
             "q, k or v requires a gradient, and attention has none yet; call it under torch.no_grad() or detach them"
         )
-
-
-class GradientError(CompileMaskError, NotImplementedError):
-    """Gradients were asked for and are not available."""
