@@ -1,7 +1,8 @@
 """What the functions of every level share: a name, typed arguments and one block that a terminator ends.
 
-Each level has a function operation of its own (`mask.func`, `interval.func`, `tiling.func`), so that a module may
-hold the same mask at several levels under one name; `FunctionLike` gives them their syntax.
+Each level has a function operation of its own (`mask.func`, `interval.func`, `tiling.func`), which says what its body
+may hold and must return; `FunctionLike` gives them their syntax. A module may hold functions of several levels, each
+under a name of its own.
 """
 
 from __future__ import annotations

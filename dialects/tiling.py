@@ -174,7 +174,7 @@ class Patterns(StrEnum):
 
 @irdl_attr_definition
 class PatternsAttr(EnumAttribute[Patterns], SpacedOpaqueSyntaxAttribute):
-    """`#tiling.patterns stored` or `shared`."""
+    """`#tiling<patterns stored>` or `#tiling<patterns shared>`."""
 
     name = "tiling.patterns"
 
@@ -191,7 +191,7 @@ class Precision(StrEnum):
 
 @irdl_attr_definition
 class PrecisionAttr(EnumAttribute[Precision], SpacedOpaqueSyntaxAttribute):
-    """`#tiling.precision ieee`, `tf32` or `tf32x3`."""
+    """`#tiling<precision ieee>`, `#tiling<precision tf32>` or `#tiling<precision tf32x3>`."""
 
     name = "tiling.precision"
 
@@ -234,7 +234,8 @@ class DescriptorType(ParametrizedAttribute, TypeAttribute):
 class FuncOp(FunctionLike):
     """(tile, queries, keys, parameters...) -> the runs of key tiles that a query tile visits.
 
-    Attributes: `shape` (#tiling.shape), `patterns` (#tiling.patterns) and `reserve` (#tiling.reserve).
+    Attributes: `shape` (`#tiling.shape<...>`), `patterns` (`#tiling<patterns ...>`) and `reserve`
+    (`#tiling.reserve<...>`).
     """
 
     name = "tiling.func"
