@@ -14,6 +14,8 @@ VERSION = 1
 KEYS = 128
 """Keys of a tile."""
 HEADER_WORDS = 32
+SHARED_WORD = 15
+"""The header's word that says whether patterns are shared."""
 TILE_WORDS = 8
 PATTERN_ROW_WORDS = 4
 ALIGNMENT = 32

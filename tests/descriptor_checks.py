@@ -67,7 +67,8 @@ def check_bookkeeping(descriptor: Descriptor) -> None:
         *(layout.batch, layout.heads, layout.queries, layout.keys, layout.rows, TILE),
         *(layout.query_tiles, layout.key_tiles, layout.pair_capacity, layout.pattern_capacity),
     ]
-    assert not any(header[15:])
+    assert header[15] == int(layout.shared)
+    assert not any(header[16:])
     records = descriptor.tiles.reshape(-1, 8).cpu()
     pairs = records[:, 1] + records[:, 2]
     assert torch.equal(records[:, 0].long(), pairs.cumsum(0) - pairs)

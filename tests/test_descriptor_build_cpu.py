@@ -53,7 +53,7 @@ def test_buffer_round_trip(name: str) -> None:
 
 def test_damaged_buffers_are_refused() -> None:
     buffer = built("causal", 300, 300).buffer
-    for word, value in ((0, 7), (1, 99), (7, 64), (10, 3)):
+    for word, value in ((0, 7), (1, 99), (4, -1), (6, 0), (7, 64), (10, 3), (15, 1), (15, 2)):
         damaged = buffer.clone()
         damaged[word] = value
         with pytest.raises(DescriptorError):

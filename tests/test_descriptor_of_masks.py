@@ -50,6 +50,7 @@ def test_builds_are_equal(name: str) -> None:
 def test_patterns_are_shared(name: str) -> None:
     small, large = (compile(MASKS[name](n, n)).descriptor(n) for n in (1024, 16384))
     assert small.layout.shared
+    assert Descriptor.from_buffer(small.buffer) == small
     assert small.layout.pattern_capacity == large.layout.pattern_capacity
 
 

@@ -69,7 +69,7 @@ def build(layout: Layout, masks: Sequence[RowsOfMask], shared: Sequence[Diagonal
         _write_shared(layout, buffer, shared)
     shape = (layout.batch, layout.heads, layout.queries, layout.keys, layout.rows, KEYS)
     counts = (layout.query_tiles, layout.key_tiles, layout.pair_capacity, layout.pattern_capacity)
-    buffer[:15] = (MAGIC, VERSION, *shape, *counts, pairs, patterns, status)
+    buffer[:16] = (MAGIC, VERSION, *shape, *counts, pairs, patterns, status, layout.shared)
     return Descriptor(torch.from_numpy(buffer), layout)
 
 

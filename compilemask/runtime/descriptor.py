@@ -36,6 +36,7 @@ HEADER_FIELDS: tuple[str, ...] = (
     "pairs",
     "patterns",
     "status",
+    "shared",
 )
 """Names of the header's words, in order."""
 
@@ -73,7 +74,7 @@ class Descriptor:
     def from_buffer(cls, buffer: torch.Tensor) -> Descriptor:
         """The descriptor in an int32 tensor, e.g. one that was loaded from a file. Waits for the device.
 
-        Raises DescriptorError if the magic, the version, the tile shape or the size is not that of this version.
+        Raises DescriptorError if the header is not one of this version, or the size is not what the header says.
         """
         if buffer.dtype != torch.int32 or buffer.dim() != 1 or buffer.numel() < HEADER_WORDS:
             raise DescriptorError(
@@ -86,14 +87,12 @@ class Descriptor:
                 raise DescriptorError(
                     f"not a descriptor of version {VERSION}: {name} is {header[name]}, expected {expected}"
                 )
-        for shared in (False, True):
-            layout = _layout_of(header, shared)
-            if layout.words == buffer.numel():
-                return cls(buffer.contiguous(), layout)
-        raise DescriptorError(
-            f"a descriptor with this header has {_layout_of(header, False).words} words "
-            f"({_layout_of(header, True).words} with shared patterns), got {buffer.numel()}: damaged or cut off"
-        )
+        layout = _layout_of(header)
+        if layout.words != buffer.numel():
+            raise DescriptorError(
+                f"a descriptor with this header has {layout.words} words, got {buffer.numel()}: damaged or cut off"
+            )
+        return cls(buffer.contiguous(), layout)
 
     # ---- sections ----
 
@@ -215,7 +214,14 @@ def _header(buffer: torch.Tensor) -> dict[str, int]:
     return dict(zip(HEADER_FIELDS, buffer[: len(HEADER_FIELDS)].tolist(), strict=True))
 
 
-def _layout_of(header: dict[str, int], shared: bool) -> Layout:
+def _layout_of(header: dict[str, int]) -> Layout:
+    """The layout that a header describes. Raises DescriptorError if one of its numbers cannot be."""
+    if header["shared"] not in (0, 1):
+        raise DescriptorError(f"damaged descriptor: shared is {header['shared']}, expected 0 or 1")
+    for name in ("batch", "heads", "queries", "keys", "rows", "pair_capacity", "pattern_capacity"):
+        least = 1 if name == "rows" else 0
+        if header[name] < least:
+            raise DescriptorError(f"damaged descriptor: {name} is {header[name]}, expected at least {least}")
     return Layout(
         header["batch"],
         header["heads"],
@@ -224,7 +230,7 @@ def _layout_of(header: dict[str, int], shared: bool) -> Layout:
         header["rows"],
         header["pair_capacity"],
         header["pattern_capacity"],
-        shared,
+        bool(header["shared"]),
     )
 
 

@@ -5,7 +5,15 @@ One program per query tile and mask: grid (NQ, G, 1).
 
 from __future__ import annotations
 
-from compilemask.lowering.descriptor_layout import ALIGNMENT, HEADER_WORDS, KEYS, MAGIC, TILE_WORDS, VERSION
+from compilemask.lowering.descriptor_layout import (
+    ALIGNMENT,
+    HEADER_WORDS,
+    KEYS,
+    MAGIC,
+    SHARED_WORD,
+    TILE_WORDS,
+    VERSION,
+)
 from compilemask.lowering.tiling_to_tt.builder import Value, i32
 from compilemask.lowering.tiling_to_tt.descriptor_bits import popcount
 from compilemask.lowering.tiling_to_tt.descriptor_kernel import DescriptorKernel, MaskFunctions, QueryTile
@@ -47,8 +55,9 @@ def _store_header(kernel: DescriptorKernel, first: Value) -> None:
     words: list[Value | int] = [MAGIC, VERSION, arg("batch"), arg("heads"), arg("queries"), arg("keys")]
     words += [kernel.mask.rows, KEYS, kernel.query_tiles, kernel.key_tiles, arg("pair_capacity")]
     words.append(arg("pattern_capacity"))
+    known = {**dict(enumerate(words)), SHARED_WORD: int(kernel.mask.shared)}
     with kb.if_else(first) as branch, branch.then():
-        kernel.store_lanes(kernel.descriptor, dict(enumerate(words)), HEADER_WORDS)
+        kernel.store_lanes(kernel.descriptor, known, HEADER_WORDS)
         end = kernel.record(arg("batch") * kernel.heads * kernel.query_tiles)
         lane = kb.arange(0, ALIGNMENT)
         unused = arg("order") - arg("tiles") - arg("batch") * kernel.heads * kernel.query_tiles * TILE_WORDS
