@@ -15,8 +15,10 @@ from compilemask.dialects.interval import INTERVAL
 from compilemask.dialects.mask import MASK
 from compilemask.dialects.tiling import TILING
 from compilemask.dialects.triton.tt import TT
+from compilemask.dialects.triton.ttg import TTG
+from compilemask.dialects.triton.ttng import TTNG
 
-DIALECTS: tuple[Dialect, ...] = (Builtin, Func, ARITH, Math, Scf, MemRef, MASK, INTERVAL, TILING, TT)
+DIALECTS: tuple[Dialect, ...] = (Builtin, Func, ARITH, Math, Scf, MemRef, MASK, INTERVAL, TILING, TT, TTG, TTNG)
 
 
 def make_context() -> Context:

@@ -28,6 +28,7 @@ from xdsl.printer import Printer
 from xdsl.traits import HasParent, IsTerminator, Pure
 
 from compilemask.dialects.triton.enums import INPUT_PRECISIONS, enum_attr, enum_name, parse_enum
+from compilemask.dialects.triton.layouts import RegisterLayout, SliceLayout
 from compilemask.dialects.triton.types import PointerType, element_of, like, require, shape_of, with_shape
 
 _ANY_TENSOR = base(TensorType)
@@ -196,9 +197,12 @@ class ReduceOp(IRDLOperation):
 
 
 def reduced_type(type_: Attribute, axis: int) -> Attribute:
-    """The type of a reduction of `type_` along `axis`."""
+    """The type of a reduction of `type_` along `axis`; of a tensor with a layout, in the layout's slice."""
     shape = shape_of(type_)
-    return with_shape(element_of(type_), (*shape[:axis], *shape[axis + 1 :]))
+    rest = (*shape[:axis], *shape[axis + 1 :])
+    if rest and isinstance(type_, TensorType) and isinstance(type_.encoding, RegisterLayout):
+        return TensorType(element_of(type_), rest, SliceLayout.of(axis, type_.encoding))
+    return with_shape(element_of(type_), rest)
 
 
 @irdl_op_definition
