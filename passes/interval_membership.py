@@ -66,7 +66,7 @@ class MembershipEmitter:
     def _between(self, op: interval.BetweenOp) -> SSAValue:
         """In inner, or in outer and by the predicate."""
         body = op.body.block
-        mapping = {body.args[0]: self.q, body.args[1]: self.kv}
+        mapping: dict[SSAValue, SSAValue] = {body.args[0]: self.q, body.args[1]: self.kv}
         for inner in body.ops:
             if isinstance(inner, interval.YieldOp):
                 visible = self._both(self._contains(op.outer), self._mapped(inner.visible, mapping))
@@ -82,7 +82,7 @@ class MembershipEmitter:
         first, last, base, pitch = (self._copy(x) for x in (op.first, op.last, op.base, op.pitch))
         offset = self._insert(xdsl_arith.SubiOp(self.kv, base))
         line = self._insert(xdsl_arith.DivSIOp(offset, pitch))
-        mapping = {op.body.block.args[0]: line}
+        mapping: dict[SSAValue, SSAValue] = {op.body.block.args[0]: line}
         behind = self._compare(self.kv, base, _SGE)
         inside = self._both(behind, self._both(self._compare(line, first, _SGE), self._compare(line, last, _SLT)))
         for inner in op.body.block.ops:
