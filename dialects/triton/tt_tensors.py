@@ -26,7 +26,16 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 
 from compilemask.dialects.triton.enums import parse_enum
-from compilemask.dialects.triton.types import element_of, like, require, require_same_element, shape_of
+from compilemask.dialects.triton.layouts import SliceLayout
+from compilemask.dialects.triton.types import (
+    element_of,
+    encoding_of,
+    like,
+    require,
+    require_same_element,
+    shape_of,
+    with_shape,
+)
 
 AXES = ("x", "y", "z")
 _ANY_TENSOR = base(TensorType)
@@ -95,9 +104,9 @@ class MakeRangeOp(IRDLOperation):
     irdl_options = (ParsePropInAttrDict(),)
     traits = traits_def(Pure())
 
-    def __init__(self, start: int, end: int) -> None:
+    def __init__(self, start: int, end: int, encoding: Attribute | None = None) -> None:
         properties = {"start": IntegerAttr(start, i32), "end": IntegerAttr(end, i32)}
-        super().__init__(result_types=[TensorType(i32, [end - start])], properties=properties)
+        super().__init__(result_types=[with_shape(i32, [end - start], encoding)], properties=properties)
 
     def verify_(self) -> None:
         count = self.end.value.data - self.start.value.data
@@ -157,7 +166,9 @@ class ExpandDimsOp(_ShapeOp):
     def __init__(self, src: SSAValue | Operation, axis: int) -> None:
         src = SSAValue.get(src)
         shape = shape_of(src.type)
-        result = TensorType(element_of(src.type), (*shape[:axis], 1, *shape[axis:]))
+        layout = encoding_of(src.type)
+        fits = isinstance(layout, SliceLayout) and layout.dim.data == axis
+        result = with_shape(element_of(src.type), (*shape[:axis], 1, *shape[axis:]), layout.parent if fits else layout)
         super().__init__(operands=[src], result_types=[result], properties={"axis": IntegerAttr(axis, i32)})
 
     def verify_(self) -> None:
@@ -169,6 +180,10 @@ class ExpandDimsOp(_ShapeOp):
             f"{self.result.type} is not {self.src.type} with a 1 inserted at axis {axis}",
         )
         require_same_element(self, self.src.type, self.result.type)
+        source, result = encoding_of(self.src.type), encoding_of(self.result.type)
+        if source is not None:
+            fits = isinstance(source, SliceLayout) and source.dim.data == axis and source.parent == result
+            require(fits, self, f"the layout of {self.src.type} is not the slice of {result} along {axis}")
 
 
 @irdl_op_definition
@@ -181,7 +196,8 @@ class BroadcastOp(_ShapeOp):
 
     def __init__(self, src: SSAValue | Operation, shape: Sequence[int]) -> None:
         src = SSAValue.get(src)
-        super().__init__(operands=[src], result_types=[TensorType(element_of(src.type), shape)])
+        result = with_shape(element_of(src.type), shape, encoding_of(src.type))
+        super().__init__(operands=[src], result_types=[result])
 
     def verify_(self) -> None:
         source, target = shape_of(self.src.type), shape_of(self.result.type)
@@ -207,11 +223,18 @@ class ReshapeOp(_ShapeOp):
         " `:` type($src) `->` type($result)"
     )
 
-    def __init__(self, src: SSAValue | Operation, shape: Sequence[int], *, allow_reorder: bool = False) -> None:
+    def __init__(
+        self,
+        src: SSAValue | Operation,
+        shape: Sequence[int],
+        *,
+        allow_reorder: bool = False,
+        encoding: Attribute | None = None,
+    ) -> None:
         src = SSAValue.get(src)
         super().__init__(
             operands=[src],
-            result_types=[TensorType(element_of(src.type), shape)],
+            result_types=[with_shape(element_of(src.type), shape, encoding)],
             properties={"allow_reorder": UnitAttr() if allow_reorder else None},
         )
 

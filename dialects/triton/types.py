@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import IntAttr, TensorType
+from xdsl.dialects.builtin import IntAttr, NoneAttr, TensorType
 from xdsl.ir import Attribute, Operation, ParametrizedAttribute, TypeAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
@@ -52,9 +52,14 @@ def shape_of(type_: Attribute) -> tuple[int, ...]:
     return type_.get_shape() if isinstance(type_, TensorType) else ()
 
 
-def with_shape(element: Attribute, shape: Sequence[int]) -> Attribute:
-    """A tensor of `element` with this shape; `element` itself for the empty shape."""
-    return TensorType(element, shape) if shape else element
+def with_shape(element: Attribute, shape: Sequence[int], encoding: Attribute | None = None) -> Attribute:
+    """A tensor of `element` with this shape and encoding; `element` itself for the empty shape."""
+    return TensorType(element, shape, encoding or NoneAttr()) if shape else element
+
+
+def encoding_of(type_: Attribute) -> Attribute | None:
+    """The encoding of a tensor, such as a register layout; None for scalars and tensors without one."""
+    return type_.encoding if isinstance(type_, TensorType) and not isinstance(type_.encoding, NoneAttr) else None
 
 
 def like(type_: Attribute, element: Attribute) -> Attribute:

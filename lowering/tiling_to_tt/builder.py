@@ -229,14 +229,20 @@ class KernelBuilder:
         """A scalar literal; without a type i1, i32 or f32."""
         return Value(self, values.default_type(value) if dtype is None else dtype, literal=value)
 
-    def full(self, shape: Sequence[int], value: Number | Value, dtype: Attribute | None = None) -> Value:
-        """A tensor whose elements all equal `value`."""
+    def full(
+        self,
+        shape: Sequence[int],
+        value: Number | Value,
+        dtype: Attribute | None = None,
+        layout: Attribute | None = None,
+    ) -> Value:
+        """A tensor whose elements all equal `value`, in a layout if one is given."""
         scalar = value if isinstance(value, Value) else self.constant(value, dtype)
-        return values.broadcast_to(scalar, shape)
+        return values.broadcast_to(scalar, shape, layout)
 
-    def zeros(self, shape: Sequence[int], dtype: Attribute) -> Value:
-        """A tensor of zeros."""
-        return self.full(shape, 0, dtype)
+    def zeros(self, shape: Sequence[int], dtype: Attribute, layout: Attribute | None = None) -> Value:
+        """A tensor of zeros, in a layout if one is given."""
+        return self.full(shape, 0, dtype, layout)
 
     def arange(self, start: int, end: int) -> Value:
         """start, ..., end - 1 as tensor<(end - start) x i32>; a power of two many."""
@@ -368,12 +374,14 @@ class KernelBuilder:
         if mask is None and other is not None:
             raise LoweringError("`other` without a mask")
         mask = None if mask is None or mask.literal is True else mask
+        given = [x for x in (pointer, mask, other) if isinstance(x, Value)]
         shape = values.broadcast_shapes(pointer.shape, () if mask is None else mask.shape)
-        operands: list[SSAValue | None] = [values.broadcast_to(pointer, shape).ssa, None, None]
+        layout = values.common_layout(*given)
+        operands: list[SSAValue | None] = [values.broadcast_to(pointer, shape, layout).ssa, None, None]
         if mask is not None:
-            operands[1] = values.broadcast_to(mask, shape).ssa
+            operands[1] = values.broadcast_to(mask, shape, layout).ssa
             if other is not None:
-                operands[2] = self._typed(other, pointee.pointee_type, shape).ssa
+                operands[2] = self._typed(other, pointee.pointee_type, shape, layout).ssa
         pointer_ssa, mask_ssa, other_ssa = operands
         assert pointer_ssa is not None
         return self.emit(tt.LoadOp(pointer_ssa, mask_ssa, other_ssa, cache=cache, evict=evict))
@@ -416,15 +424,16 @@ class KernelBuilder:
         shape = values.broadcast_shapes(
             pointer.shape, value.shape if isinstance(value, Value) else (), () if mask is None else mask.shape
         )
-        value = self._typed(value, pointer.dtype.pointee_type, shape)
-        mask_ssa = None if mask is None else values.broadcast_to(mask, shape).ssa
-        return values.broadcast_to(pointer, shape), value, mask_ssa
+        layout = values.common_layout(*(x for x in (pointer, value, mask) if isinstance(x, Value)))
+        value = self._typed(value, pointer.dtype.pointee_type, shape, layout)
+        mask_ssa = None if mask is None else values.broadcast_to(mask, shape, layout).ssa
+        return values.broadcast_to(pointer, shape, layout), value, mask_ssa
 
-    def _typed(self, x: Value | Number, dtype: Attribute, shape: Sequence[int]) -> Value:
+    def _typed(self, x: Value | Number, dtype: Attribute, shape: Sequence[int], layout: Attribute | None) -> Value:
         result = x if isinstance(x, Value) else self.constant(x, dtype)
         if result.dtype != dtype:
             raise LoweringError(f"{result.type} where {dtype} is needed; cast() it")
-        return values.broadcast_to(result, shape)
+        return values.broadcast_to(result, shape, layout)
 
     # ------------------------------------------------------------ products, reductions, scans
 
@@ -471,7 +480,8 @@ class KernelBuilder:
         axis = axis + len(shape) if axis < 0 else axis
         if not 0 <= axis < len(shape):
             raise LoweringError(f"axis {axis} is outside the shape {shape}")
-        return [values.broadcast_to(x, shape) for x in xs], axis
+        layout = values.common_layout(*xs)
+        return [values.broadcast_to(x, shape, layout) for x in xs], axis
 
     def _combine_region(
         self, xs: Sequence[Value], combine: Combine, end: type[tt.ReduceReturnOp] | type[tt.ScanReturnOp]

@@ -18,7 +18,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from compilemask.dialects import arith
 from compilemask.dialects.triton import tt
-from compilemask.dialects.triton.types import PointerType, element_of, like, shape_of, with_shape
+from compilemask.dialects.triton.layouts import SliceLayout
+from compilemask.dialects.triton.types import PointerType, element_of, encoding_of, like, shape_of, with_shape
 from compilemask.errors import LoweringError
 
 Number: TypeAlias = bool | int | float
@@ -277,14 +278,15 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(result)
 
 
-def broadcast_to(value: Value, shape: Sequence[int]) -> Value:
-    """`value` splatted (scalar) or broadcast (dimensions of size 1) to `shape`."""
+def broadcast_to(value: Value, shape: Sequence[int], layout: Attribute | None = None) -> Value:
+    """`value` splatted (scalar, or literal) in a layout, or broadcast (dimensions of size 1), to `shape`."""
     shape = tuple(shape)
+    if value.literal is not None:
+        target = with_shape(value.dtype, shape, layout or encoding_of(value.type))
+        return value if value.type == target else Value(value.emitter, target, literal=value.literal)
     if value.shape == shape:
         return value
-    target = with_shape(value.dtype, shape)
-    if value.literal is not None:
-        return Value(value.emitter, target, literal=value.literal)
+    target = with_shape(value.dtype, shape, layout)
     if broadcast_shapes(value.shape, shape) != shape:
         raise LoweringError(f"{value.type} does not broadcast to {shape}")
     if not value.shape:
@@ -301,6 +303,9 @@ def expand_dims(value: Value, axis: int) -> Value:
     if value.literal is not None:
         shape = (*value.shape[:axis], 1, *value.shape[axis:])
         return Value(value.emitter, with_shape(value.dtype, shape), literal=value.literal)
+    layout = encoding_of(value.type)
+    if layout is not None and not (isinstance(layout, SliceLayout) and layout.dim.data == axis):
+        raise LoweringError(f"{layout} is no slice along dimension {axis}; convert_layout() first")
     return value.emitter.emit(tt.ExpandDimsOp(value.ssa, axis))
 
 
@@ -314,8 +319,21 @@ def unify(*operands: Value | Number) -> tuple[Value, ...]:
         raise LoweringError(
             f"element types differ: {', '.join(str(value.type) for value in values)}; cast() one of them"
         )
-    shape = broadcast_shapes(*(value.shape for value in values))
-    return tuple(broadcast_to(value, shape) for value in values)
+    return broadcast_together(*values)
+
+
+def broadcast_together(*values: Value) -> tuple[Value, ...]:
+    """Values broadcast to their common shape, and in the layout of those that have one."""
+    shape, layout = broadcast_shapes(*(value.shape for value in values)), common_layout(*values)
+    return tuple(broadcast_to(value, shape, layout) for value in values)
+
+
+def common_layout(*values: Value) -> Attribute | None:
+    """The layout of all values that have one, None if none has; literals take any."""
+    layouts = {encoding_of(value.type) for value in values if value.literal is None} - {None}
+    if len(layouts) > 1:
+        raise LoweringError(f"layouts differ: {', '.join(map(str, layouts))}; convert_layout() one of the operands")
+    return next(iter(layouts or {encoding_of(value.type) for value in values} - {None}), None)
 
 
 # ---------------------------------------------------------------- arithmetic
@@ -478,8 +496,7 @@ def add_pointer(pointer: Value, offset: Value | Number) -> Value:
         raise LoweringError(f"pointers move by integers, not by {moved.type}")
     if moved.literal == 0 and not moved.shape:
         return pointer
-    shape = broadcast_shapes(pointer.shape, moved.shape)
-    base, moved = broadcast_to(pointer, shape), broadcast_to(moved, shape)
+    base, moved = broadcast_together(pointer, moved)
     return pointer.emitter.emit(tt.AddPtrOp(base.ssa, moved.ssa))
 
 
@@ -516,12 +533,10 @@ def where(condition: Value, lhs: Value | Number, rhs: Value | Number) -> Value:
         dtype = f32 if isinstance(lhs, float) or isinstance(rhs, float) else default_type(max(lhs, rhs, key=abs))
         lhs = Value(condition.emitter, dtype, literal=lhs)
     a, b = unify(lhs, rhs)
-    shape = broadcast_shapes(condition.shape, a.shape)
-    a, b = broadcast_to(a, shape), broadcast_to(b, shape)
+    if condition.shape:
+        condition, a, b = broadcast_together(condition, a, b)
     if condition.literal is not None:
         return a if condition.literal else b
-    if condition.shape:
-        condition = broadcast_to(condition, shape)
     return condition.emitter.emit(arith.SelectOp(condition.ssa, a.ssa, b.ssa))
 
 
