@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from compilemask.dialects import mask as dialect
 from compilemask.language.builder import Builder
+from compilemask.language.extent import Extent
 from compilemask.language.image import Grid, checked_grid, checked_radius
 from compilemask.language.mask import Mask
 
@@ -21,6 +22,9 @@ class _Clear(Mask):
     grid: Grid
     radius: int
     LABEL: ClassVar[str] = "clear"
+
+    def extents(self) -> tuple[Extent, ...]:
+        return (self.grid.extent("clear"),)
 
     def emit(self, builder: Builder) -> SSAValue:
         height, width = builder.scalar("height", self.grid.height), builder.scalar("width", self.grid.width)
@@ -49,7 +53,8 @@ def clear(height: Scalar, width: Scalar, radius: int, text: Scalar = 0) -> Mask:
         text: number of text tokens, at least 0.
 
     Raises:
-        MaskError: a value is out of its range or no integer.
+        MaskError: a value is out of its range or no integer; where it is used, if the image (its values being in host
+            memory) ends behind the last query and the last key. It may end before them.
     """
     return _Clear(checked_grid("clear", height, width, text, "text"), checked_radius("clear", radius))
 

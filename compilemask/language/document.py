@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from compilemask.dialects import mask as dialect
 from compilemask.language.builder import Builder
+from compilemask.language.extent import Extent
 from compilemask.language.mask import Mask
 from compilemask.language.values import Value
 from compilemask.language.values import offsets as checked_offsets
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 class _Document(Mask):
     offsets: Value
     LABEL: ClassVar[str] = "document"
+
+    def extents(self) -> tuple[Extent, ...]:
+        return (Extent("document: the last offset", (self.offsets,), lambda offsets: offsets[..., -1]),)
 
     def emit(self, builder: Builder) -> SSAValue:
         offsets = builder.table("offsets", self.offsets)
@@ -38,7 +42,8 @@ def document(offsets: Table) -> Mask:
         offsets: ascending int32/int64 data of shape [n + 1], [B, n + 1] or [B, H, n + 1] for n documents.
 
     Raises:
-        MaskError: wrong type or rank, fewer than 2 entries, or (in host memory) negative or not ascending.
+        MaskError: wrong type or rank, fewer than 2 entries, or (in host memory) negative or not ascending; where it
+            is used, if the last offset (in host memory) is greater than the numbers of queries and of keys.
     """
     return _Document(checked_offsets("document: offsets", offsets))
 

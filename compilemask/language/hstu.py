@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from compilemask.dialects import mask as dialect
 from compilemask.language.builder import Builder
+from compilemask.language.extent import Extent
 from compilemask.language.mask import Mask
 from compilemask.language.values import Value, at_most, scalar
 
@@ -22,6 +23,10 @@ class _Hstu(Mask):
     contexts: Value
     total: Value | None
     LABEL: ClassVar[str] = "hstu"
+
+    def extents(self) -> tuple[Extent, ...]:
+        named = (("total", self.total), ("history", self.history))
+        return tuple(Extent(f"hstu: {name}", (value,), lambda end: end) for name, value in named if value is not None)
 
     def emit(self, builder: Builder) -> SSAValue:
         history, contexts = builder.scalar("history", self.history), builder.scalar("contexts", self.contexts)
@@ -55,7 +60,8 @@ def hstu(history: Scalar, contexts: Scalar = 0, total: Scalar | None = None) -> 
         total: number of tokens without padding, at least `history`; None if there is no padding.
 
     Raises:
-        MaskError: a length is negative or no integer, or (in host memory) contexts > history or history > total.
+        MaskError: a length is negative or no integer, or (in host memory) contexts > history or history > total; where
+            it is used, if history or total (in host memory) is greater than the numbers of queries and of keys.
     """
     lengths = scalar("hstu: history", history, 0), scalar("hstu: contexts", contexts, 0)
     at_most("hstu: contexts", lengths[1], "history", lengths[0])

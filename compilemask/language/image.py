@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from compilemask.dialects import mask as dialect
 from compilemask.language.builder import Builder
+from compilemask.language.extent import Extent
 from compilemask.language.mask import Mask
 from compilemask.language.values import Value, integer, scalar
 
@@ -32,6 +33,11 @@ class Grid:
         height, width = builder.scalar("height", self.height), builder.scalar("width", self.width)
         return builder.add(dialect.GridOp(builder.scalar("origin", self.origin), height, width), "image")
 
+    def extent(self, what: str) -> Extent:
+        """The end of the image."""
+        values = (self.origin, self.height, self.width)
+        return Extent(f"{what}: the end of the image", values, lambda origin, height, width: origin + height * width)
+
 
 def checked_grid(what: str, height: Scalar, width: Scalar, origin: Scalar, origin_name: str = "origin") -> Grid:
     """Raises `MaskError` unless height and width are at least 1 and the origin at least 0."""
@@ -53,6 +59,9 @@ class _Disk(Mask):
     radius: int
     LABEL: ClassVar[str] = "disk2d"
 
+    def extents(self) -> tuple[Extent, ...]:
+        return (self.grid.extent("disk2d"),)
+
     def emit(self, builder: Builder) -> SSAValue:
         return builder.add(dialect.DiskOp(self.grid.emit(builder), builder.constant(self.radius)), "near")
 
@@ -71,7 +80,8 @@ def disk2d(height: Scalar, width: Scalar, radius: int, origin: Scalar = 0) -> Ma
         origin: position of the first image token, at least 0.
 
     Raises:
-        MaskError: a value is out of its range or no integer.
+        MaskError: a value is out of its range or no integer; where it is used, if the image (its values being in host
+            memory) ends behind the last query and the last key. It may end before them.
     """
     return _Disk(checked_grid("disk2d", height, width, origin), checked_radius("disk2d", radius))
 
@@ -82,6 +92,9 @@ class _Box(Mask):
     reach_y: int
     reach_x: int
     LABEL: ClassVar[str] = "box2d"
+
+    def extents(self) -> tuple[Extent, ...]:
+        return (self.grid.extent("box2d"),)
 
     def emit(self, builder: Builder) -> SSAValue:
         grid = self.grid.emit(builder)
@@ -103,7 +116,8 @@ def box2d(height: Scalar, width: Scalar, reach_y: int, reach_x: int | None = Non
         origin: position of the first image token, at least 0.
 
     Raises:
-        MaskError: a value is out of its range or no integer.
+        MaskError: a value is out of its range or no integer; where it is used, if the image (its values being in host
+            memory) ends behind the last query and the last key. It may end before them.
     """
     return _Box(
         checked_grid("box2d", height, width, origin),

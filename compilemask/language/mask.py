@@ -13,6 +13,7 @@ from xdsl.ir import SSAValue
 from compilemask.dialects import mask as dialect
 from compilemask.errors import MaskError
 from compilemask.language.builder import Builder, Parameter
+from compilemask.language.extent import Extent, Limit, check_limits
 from compilemask.language.structure import Template, keep_template, known_template, structure_of
 from compilemask.language.values import Value, common_batch
 
@@ -43,8 +44,8 @@ class _Built:
 class Mask(ABC):
     """Which keys each query sees. Masks combine: `&` intersection, `|` union, `-` difference, `~` complement.
 
-    A mask holds no lengths of queries and keys: it fits any. Its parameters are run-time data; masks of the same
-    structure have the same IR, whatever the values.
+    A mask holds no numbers of queries and keys: it fits all that hold the positions it speaks of (`check_lengths`).
+    Its parameters are run-time data; masks of the same structure have the same IR, whatever the values.
     """
 
     LABEL: ClassVar[str] = "mask"
@@ -57,6 +58,10 @@ class Mask(ABC):
     @property
     def operands(self) -> tuple[Mask, ...]:
         """The masks that this one combines."""
+        return ()
+
+    def extents(self) -> tuple[Extent, ...]:
+        """How long a sequence this mask's own parameters speak of; nothing if it fits any. Operands add theirs."""
         return ()
 
     @abstractmethod
@@ -89,6 +94,33 @@ class Mask(ABC):
     def parameters(self) -> tuple[Parameter, ...]:
         """The arguments of the mask's function, in order."""
         return self._built.parameters
+
+    @cached_property
+    def limits(self) -> tuple[Limit, ...]:
+        """The extents of this mask and of all that it combines, in terms of its parameters."""
+        extents: dict[int, tuple[Extent, ...]] = {}
+        pending: list[Mask] = [self]
+        while pending:
+            last = pending.pop()
+            if id(last) not in extents:
+                extents[id(last)] = last.extents()
+                pending.extend(reversed(last.operands))
+        names = {value.identity: name for name, value in self._built.values}
+        every = (extent for found in extents.values() for extent in found)
+        return tuple(Limit(extent, tuple(names[value.identity] for value in extent.values)) for extent in every)
+
+    def check_lengths(self, queries: int, keys: int) -> None:
+        """Whether the mask fits so many queries and keys.
+
+        Fewer queries than keys fit (they are the first rows, or the last ones where a mask is aligned to the bottom
+        right), and so do more positions than the mask speaks of. Windows, bands and strips fit any lengths. Parameters
+        in device memory are not looked at. `dense` does not ask: it cuts off what lies outside.
+
+        Raises:
+            MaskError: the mask speaks of positions at which there is neither a query nor a key: offsets that end, an
+                image or a history that reaches behind both, or a length of padding greater than the number of keys.
+        """
+        check_limits(self.limits, {p.name: p.value for p in self.parameters}, queries, keys)
 
     @property
     def key(self) -> str:

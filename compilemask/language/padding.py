@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from compilemask.dialects import mask as dialect
 from compilemask.language.builder import Builder
+from compilemask.language.extent import Extent
 from compilemask.language.mask import Mask
 from compilemask.language.values import Value, scalar
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 class _Padding(Mask):
     lengths: Value
     LABEL: ClassVar[str] = "padding"
+
+    def extents(self) -> tuple[Extent, ...]:
+        return (Extent("padding: the greatest length", (self.lengths,), lambda lengths: lengths, keys_only=True),)
 
     def emit(self, builder: Builder) -> SSAValue:
         length = builder.scalar("lengths", self.lengths)
@@ -33,7 +37,8 @@ def padding(lengths: Scalar) -> Mask:
         lengths: keys without padding, at least 0; an int or int32/int64 data of shape [], [B] or [B, H].
 
     Raises:
-        MaskError: a length is negative or no integer.
+        MaskError: a length is negative or no integer; where it is used, if one (in host memory) is greater than the
+            number of keys.
     """
     return _Padding(scalar("padding: lengths", lengths, 0))
 

@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 from compilemask.dialects import mask as dialect
 from compilemask.errors import MaskError
 from compilemask.language.builder import Builder
+from compilemask.language.extent import Extent
 from compilemask.language.mask import Mask
 from compilemask.language.values import Value
 from compilemask.language.values import offsets as checked_offsets
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 class _SharedPrompt(Mask):
     offsets: Value
     LABEL: ClassVar[str] = "shared_prompt"
+
+    def extents(self) -> tuple[Extent, ...]:
+        return (Extent("shared_prompt: the last offset", (self.offsets,), lambda offsets: offsets[..., -1]),)
 
     def emit(self, builder: Builder) -> SSAValue:
         offsets = builder.table("offsets", self.offsets)
@@ -46,7 +50,8 @@ def shared_prompt(offsets: Table) -> Mask:
             answers.
 
     Raises:
-        MaskError: wrong type or rank, fewer than 2 entries, or (in host memory) not ascending or not starting with 0.
+        MaskError: wrong type or rank, fewer than 2 entries, or (in host memory) not ascending or not starting with 0;
+            where it is used, if the last offset (in host memory) is greater than the numbers of queries and of keys.
     """
     checked = checked_offsets("shared_prompt: offsets", offsets)
     assert not isinstance(checked.data, int)

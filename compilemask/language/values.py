@@ -44,6 +44,11 @@ class Value:
         return not isinstance(self.data, int)
 
     @property
+    def identity(self) -> tuple[int, bool]:
+        """Equal for values that are one parameter of a mask: the same tensor, or the same value."""
+        return (id(self.source) if self.is_table else id(self), self.is_scalar)
+
+    @property
     def batch_shape(self) -> tuple[int, int]:
         """(B, H)."""
         return (1, 1) if isinstance(self.data, int) else (int(self.data.shape[0]), int(self.data.shape[1]))

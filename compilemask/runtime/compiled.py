@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from io import StringIO
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, overload
@@ -12,6 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.printer import Printer
 
 from compilemask.errors import DeviceError, MaskError, TargetError
+from compilemask.language.extent import Limit, check_limits
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter
 from compilemask.runtime.program import Program, program_for
@@ -32,9 +34,11 @@ class Compiled:
     Masks of one structure share a program, so compiling the same mask with other values costs nothing.
     """
 
-    def __init__(self, program: Program, parameters: tuple[Parameter, ...]) -> None:
+    def __init__(self, program: Program, parameters: tuple[Parameter, ...], limits: Sequence[Limit] = ()) -> None:
         self.program = program
         self.parameters = parameters
+        self.limits = tuple(limits)
+        """What the parameters say about the lengths that the mask fits."""
         self.batch_shape = batch_shape(parameters)
         """(B, H) of the masks; 1 where all batches or heads share one."""
 
@@ -46,17 +50,17 @@ class Compiled:
         Values are ints, or for tables integer tensors or lists of shape [L], [B, L] or [B, H, L].
         Raises MaskError for an unknown name or another structure, DTypeError or ShapeError for an unusable value.
         """
-        given = self.parameters
+        given, limits = self.parameters, self.limits
         if mask is not None:
             if mask.key != self.program.key:
                 raise MaskError(f"bind takes a mask of the same structure as @{self.name}; compile this one instead")
-            given = parameters_of(mask)
+            given, limits = parameters_of(mask), mask.limits
         known = {parameter.name: parameter for parameter in given}
         for name, value in values.items():
             if name not in known:
                 raise MaskError(f"@{self.name} has no parameter {name!r}; it has {', '.join(known) or 'none'}")
             known[name] = checked_parameter(name, value, known[name].is_table)
-        return Compiled(self.program, tuple(known.values()))
+        return Compiled(self.program, tuple(known.values()), limits)
 
     @property
     def name(self) -> str:
@@ -92,10 +96,12 @@ class Compiled:
         """The descriptor for `queries` x `keys` positions (as many keys as queries if not given), built on `device`.
 
         Does not wait. Tables that are int32 on the device are read when the build runs: inside a CUDA graph each replay
-        builds from what they then hold. Raises ShapeError for impossible lengths.
+        builds from what they then hold. Raises ShapeError for impossible lengths, and MaskError for lengths that the
+        mask does not fit (`Mask.check_lengths`).
         """
         keys = queries if keys is None else keys
         check_lengths(queries, keys)
+        check_limits(self.limits, {p.name: p.of_all_masks for p in self.parameters}, queries, keys)
         where = indexed(torch.device(device))
         if not self._is_constant(where):
             return self.program.build(self.parameters, queries, keys, where)
@@ -179,7 +185,7 @@ def compile(mask: Mask | Compiled) -> Compiled:
         return mask
     if not hasattr(mask, "key") or not hasattr(mask, "module"):
         raise MaskError(f"compile takes a mask, got a {type(mask).__name__}")
-    return Compiled(program_for(mask.key, mask.module), parameters_of(mask))
+    return Compiled(program_for(mask.key, mask.module), parameters_of(mask), mask.limits)
 
 
 def parameters_of(mask: Mask) -> tuple[Parameter, ...]:

@@ -28,6 +28,11 @@ class Parameter(NamedTuple):
         return isinstance(self.value, torch.Tensor)
 
     @property
+    def of_all_masks(self) -> int | torch.Tensor:
+        """The integer, or the table as [B, H, L]."""
+        return _three_dimensions(self.value) if isinstance(self.value, torch.Tensor) else self.value
+
+    @property
     def batch_shape(self) -> tuple[int, int]:
         """(B, H) of the table; (1, 1) of an integer."""
         if not isinstance(self.value, torch.Tensor):
