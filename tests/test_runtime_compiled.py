@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
+
 import pytest
 import torch
 from compare import TOLERANCE, assert_close, dense_attention, random_inputs
@@ -73,13 +76,48 @@ def test_unknown_levels_and_targets() -> None:
         compiled.ir("sass")
     with pytest.raises(TargetError, match="target"):
         compiled.ir("ptx")
-    with pytest.raises(TargetError, match="cuda:1"):
-        compiled.ir("ptx", target="cuda:1")
+    with pytest.raises(TargetError, match="ptx is code for a cuda target, got 'hip:gfx942'"):
+        compiled.ir("ptx", target="hip:gfx942")
+    with pytest.raises(ShapeError, match="head_dim is 257, expected an int from 1 to 256"):
+        compiled.ir("ttir", head_dim=257)
+    with pytest.raises(DTypeError, match=r"dtype is torch\.float64, expected one of torch\.float16"):
+        compiled.ir("ttir", dtype=torch.float64)
 
 
-def test_ptx_for_a_target() -> None:
+@pytest.mark.parametrize("level", ["mask", "ttir", "ttgir", "ptx"])
+def test_unknown_targets_are_refused_before_anything_is_built(level: str) -> None:
+    compiled = compile(compilemask.causal().named(f"unknown_target_of_{level}"))
+    with pytest.raises(TargetError, match="unknown target 'cuda:1', expected one of cuda:80"):
+        compiled.ir(level, target="cuda:1")
+    assert set(vars(compiled.program)) == {"key", "mask_module"}, "nothing was lowered"
+
+
+KERNELS = ("count", "fill", "patterns", "attention")
+
+
+@pytest.mark.parametrize("level", ["ttir", "ttgir", "llir", "ptx"])
+def test_kernels_as_text(level: str) -> None:
     pytest.importorskip("triton")
-    assert ".target sm_90a" in compile(compilemask.causal()).ir("ptx", target="cuda:90")
+    compiled = compile(compilemask.causal())
+    text = compiled.ir(level, "cuda:90")
+    assert re.findall(r"^// (\w+)$", text, re.MULTILINE) == [*KERNELS]
+    assert tempfile.gettempdir() not in text
+    for place in (" loc(", "#loc", "\t.loc", "\t.file", "!dbg", "!DI", "debug_"):
+        assert place not in text
+    word = {"llir": "define ptx_kernel", "ptx": ".visible .entry"}.get(level, "tt.func public")
+    assert text.count(word) == len(KERNELS)
+    assert text == compiled.ir(level, "cuda:90")
+    if level == "ptx":
+        assert text.count(".target sm_90a") == len(KERNELS)
+
+
+def test_attention_as_text_for_a_head_dim_and_type() -> None:
+    compiled = compile(compilemask.causal())
+    assert "!tt.ptr<bf16>" in compiled.ir("ttir")
+    other = compiled.ir("ttir", head_dim=40, dtype=torch.float16)
+    assert "!tt.ptr<f16>" in other
+    assert "64xf16>" in other
+    assert compiled.ir("ttir", "hip:gfx942") != compiled.ir("ttir", "cuda:90")
 
 
 def test_tables_changed_in_place_are_seen() -> None:

@@ -79,6 +79,7 @@ def test_errors_name_file_line_and_column(tmp_path: Path, capsys: pytest.Capture
         (["lower", "hstu", "--param", "history=many"], "expected NAME=INTEGER"),
         (["lower", "hstu", "--to", "assembly"], "invalid choice: 'assembly'"),
         (["lower", "hstu", "--to", "ptx", "--target", "abacus:1"], "abacus:1"),
+        (["lower", "hstu", "--to", "ptx", "--target", "hip:gfx942"], "ptx is code for a cuda target"),
         (["draw", "hstu", "--seq", "0"], "expected a positive integer"),
         (["draw", "hstu", "--seq", "many"], "expected a positive integer"),
         (["draw", "causal", "-o", "no/such/folder/mask.png"], "no/such/folder/mask.png"),
@@ -139,6 +140,7 @@ def test_kernels_print_without_locations_in_custom_syntax(capsys: pytest.Capture
         assert cli.main(["lower", "causal", "--to", level]) == 0
         out = capsys.readouterr().out
         assert "tt.func public @causal_count" in out
+        assert "tt.func public @attention" in out
         assert "loc(" not in out
         assert "#loc" not in out
         assert '"tt.' not in out.replace('"tt.reduce"', "").replace('"tt.scan"', "")  # those have no other syntax

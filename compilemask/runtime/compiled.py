@@ -15,6 +15,7 @@ from xdsl.printer import Printer
 from compilemask.errors import DeviceError, MaskError, TargetError
 from compilemask.language.extent import Limit, check_limits
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.kernel_text import attention_kernel_text, check_kernel_request, descriptor_kernels
 from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter
 from compilemask.runtime.program import Program, program_for
 from compilemask.runtime.target import parse_target
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from compilemask.language.mask import Mask
 
 LEVELS = ("mask", "interval", "tiling", "ttir", "ttgir", "llir", "ptx")
-TARGETED = ("ttgir", "llir", "ptx")
-"""Levels that depend on a target."""
 
 
 class Compiled:
@@ -69,26 +68,38 @@ class Compiled:
 
     # ---- IR ----
 
-    def ir(self, level: str, target: str | None = None) -> str:
-        """The mask's IR at a level: mask, interval, tiling, ttir (the kernels that build its descriptor), or, for a
-        target such as 'cuda:90', ttgir, llir and ptx. Raises TargetError for an unknown level or target.
+    def ir(
+        self,
+        level: str,
+        target: str | None = None,
+        *,
+        head_dim: int = 128,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> str:
+        """The mask's IR at a level, the same text in every run. Needs no GPU.
+
+        Args:
+            level: mask, interval or tiling; or ttir, ttgir, llir or ptx for the kernels that build the mask's
+                descriptor (count, fill, patterns) and the one that follows it (attention), each under a heading.
+            target: such as 'cuda:90', for ttgir, llir and ptx. For ttir it is optional: it decides the block sizes of
+                the attention kernel, those of cuda:90 if not given.
+            head_dim: D of the attention kernel, 1 to 256.
+            dtype: float16, bfloat16 or float32, of the attention kernel.
+
+        Raises:
+            TargetError: the level or the target is unknown, or the level does not exist for the target.
+            ShapeError, DTypeError: there is no attention kernel for this head_dim or dtype.
         """
         if level not in LEVELS:
             raise TargetError(f"unknown level {level!r}, expected one of {', '.join(LEVELS)}")
-        if level in ("mask", "interval", "tiling"):
-            return _printed(getattr(self.program, f"{level}_module"))
-        if level in TARGETED and target is None:
-            raise TargetError(f"{level} depends on a target; give one such as target='cuda:90'")
         if target is not None:
             parse_target(target)
-        return "\n".join(f"// {name}\n{text}" for name, text in self._kernel_texts(level, target).items())
-
-    def _kernel_texts(self, level: str, target: str | None) -> dict[str, str]:
-        from compilemask.runtime.compile_kernel import compile_for
-
-        if level == "ttir":
-            return self.program.kernels
-        return {name: compile_for(text, str(target))[level] for name, text in self.program.kernels.items()}
+        if level in ("mask", "interval", "tiling"):
+            return _printed(getattr(self.program, f"{level}_module"))
+        check_kernel_request(level, target, head_dim, dtype)
+        texts = descriptor_kernels(self.program, level, target)
+        texts["attention"] = attention_kernel_text(level, target, head_dim, dtype)
+        return "\n".join(f"// {name}\n{text}" for name, text in texts.items())
 
     # ---- descriptors and attention ----
 

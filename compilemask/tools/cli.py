@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     lower = commands.add_parser("lower", help="print a mask at some level of the compiler")
     _add_mask(lower)
     lower.add_argument("--to", choices=LEVELS, default="tiling", help="level (default: tiling)")
-    lower.add_argument("--target", default="cuda:90", help="GPU for ttgir, llir and ptx (default: cuda:90)")
+    lower.add_argument("--target", default="cuda:90", help="GPU for ttir, ttgir, llir and ptx (default: cuda:90)")
     lower.add_argument("-o", metavar="FILE", dest="output", help="write there instead of to standard output")
     lower.set_defaults(run=_lower)
 
@@ -170,9 +170,8 @@ def _lower(options: argparse.Namespace) -> int:
         text = str(_lowered(_module(options), options.to))
     else:
         import compilemask as cm
-        from compilemask.tools.readable import readable
 
-        text = readable(cm.compile(_mask(options)).ir(options.to, target=options.target))
+        text = cm.compile(_mask(options)).ir(options.to, target=options.target)
     text = text if text.endswith("\n") else text + "\n"
     if options.output:
         Path(options.output).write_text(text)

@@ -25,11 +25,9 @@ from rich.table import Table
 
 import compilemask as cm
 from compilemask.errors import CompileMaskError
-from compilemask.runtime.attention_cuda import attention_kernel
-from compilemask.runtime.compile_kernel import compile_for
+from compilemask.runtime.kernel_text import attention_kernel_text, descriptor_kernels
 from compilemask.tools.draw import FULL, PARTIAL, Survey, draw
 from compilemask.tools.examples import EXAMPLES, HEADLINES
-from compilemask.tools.readable import readable
 
 if TYPE_CHECKING:
     from compilemask.language.mask import Mask
@@ -42,6 +40,7 @@ LEVELS = {
     "ttgir": "5 Triton-GPU IR",
     "ptx": "6 PTX",
 }
+KERNEL_LEVELS = {"ttir": "Triton IR", "ttgir": "Triton-GPU IR", "ptx": "PTX"}
 SHOWN_LINES = 40
 LONGEST_LINE = 300
 """Longer IR is cut on the screen; files hold all of it."""
@@ -97,9 +96,13 @@ def show_levels(console: Console, name: str, mask: Mask, target: str, out: Path)
     """Print a mask at every level, and write each in full."""
     console.rule(f"[bold]{name}[/]: {EXAMPLES[name].summary}")
     compiled = cm.compile(mask)
-    for level, title in LEVELS.items():
+    for level, title in _for(target, LEVELS):
         with console.status(f"{name}: lowering to {level}"):
-            text = compiled.ir(level, target=target)
+            if level in KERNEL_LEVELS:
+                kernels = descriptor_kernels(compiled.program, level, target)
+                text = "\n".join(f"// {kernel}\n{text}" for kernel, text in kernels.items())
+            else:
+                text = compiled.ir(level)
         suffix = f"{level}.mlir" if level in ("mask", "interval", "tiling") else level
         _show(console, text, title, out / f"{name}.{suffix}")
 
@@ -107,16 +110,18 @@ def show_levels(console: Console, name: str, mask: Mask, target: str, out: Path)
 def show_attention(console: Console, target: str, out: Path) -> None:
     """Print the attention kernel, which is the same for all masks, and write it in full."""
     console.rule("[bold]attention[/]: one kernel for all masks, it follows a descriptor")
-    with console.status("attention: compiling"):
-        kernel = attention_kernel(HEAD_DIM, torch.float16, target)
-        forms = {"ttir": kernel.text, **compile_for(kernel.text, target, kernel.options)}
-    for level, title in (("ttir", "Triton IR"), ("ttgir", "Triton-GPU IR"), ("ptx", "PTX")):
-        if level in forms:
-            _show(console, forms[level], f"{title}, head dimension {HEAD_DIM}, float16", out / f"attention.{level}")
+    for level, title in _for(target, KERNEL_LEVELS):
+        with console.status(f"attention: compiling to {level}"):
+            text = attention_kernel_text(level, target, HEAD_DIM, torch.float16)
+        _show(console, text, f"{title}, head dimension {HEAD_DIM}, float16", out / f"attention.{level}")
+
+
+def _for(target: str, levels: dict[str, str]) -> list[tuple[str, str]]:
+    """The levels that a target has, with their titles."""
+    return [(level, title) for level, title in levels.items() if level != "ptx" or target.startswith("cuda:")]
 
 
 def _show(console: Console, text: str, title: str, path: Path) -> None:
-    text = readable(text)
     path.write_text(text)
     console.print(_panel(text.strip(), title, path))
 
