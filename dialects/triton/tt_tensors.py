@@ -167,8 +167,9 @@ class ExpandDimsOp(_ShapeOp):
         src = SSAValue.get(src)
         shape = shape_of(src.type)
         layout = encoding_of(src.type)
-        fits = isinstance(layout, SliceLayout) and layout.dim.data == axis
-        result = with_shape(element_of(src.type), (*shape[:axis], 1, *shape[axis:]), layout.parent if fits else layout)
+        if isinstance(layout, SliceLayout) and layout.dim.data == axis:
+            layout = layout.parent
+        result = with_shape(element_of(src.type), (*shape[:axis], 1, *shape[axis:]), layout)
         super().__init__(operands=[src], result_types=[result], properties={"axis": IntegerAttr(axis, i32)})
 
     def verify_(self) -> None:
