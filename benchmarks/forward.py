@@ -62,7 +62,8 @@ def _graph(call: Callable[[], object]) -> Callable[[], object]:
     except RuntimeError:
         torch.cuda.synchronize()
         return call
-    return graph.replay
+    # A graph holds addresses, not tensors: what the call uses must live as long as the replays.
+    return lambda _kept=call: graph.replay()
 
 
 def _milliseconds(call: Callable[[], object], flush: object, repeats: int) -> float:
@@ -106,7 +107,7 @@ def _prepare(job: Job) -> tuple[dict[tuple[str, str], Callable[[], object]], dic
                 raise ArithmeticError(f"differs from {job.implementations[0]} by {error:.1e}")
             calls[name, "fwd"] = _graph(prepared.forward)
             if prepared.build is not None:
-                calls[name, "mask"] = _graph(prepared.build)
+                calls[name, "mask"] = _graph(prepared.build) if prepared.capturable else prepared.build
             if prepared.both is not None:
                 calls[name, "fwd+mask"] = _graph(prepared.both)
         except Exception as fault:

@@ -15,11 +15,15 @@ Call = Callable[[], torch.Tensor]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Calls that can be timed: the forward pass alone and, where it is apart, building the mask, and both."""
+    """Calls that can be timed: the forward pass alone and, where it is apart, building the mask, and both.
+
+    A build that is not `capturable` copies from the host, and is timed as a plain call.
+    """
 
     forward: Call
     build: Callable[[], object] | None = None
     both: Call | None = None
+    capturable: bool = True
 
 
 def compilemask(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Prepared:
@@ -47,7 +51,7 @@ def _flex(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options
     def forward() -> torch.Tensor:
         return attend(q, k, v, block_mask=block_mask, kernel_options=options or None)
 
-    return Prepared(forward, build)
+    return Prepared(forward, build, capturable=False)
 
 
 def flex_triton(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Prepared:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -145,8 +144,9 @@ class Descriptor:
 
     # ---- questions that wait for the device ----
 
-    @cached_property
+    @property
     def _host(self) -> Descriptor:
+        """A copy in host memory, made anew: replays of a CUDA graph build into the same buffer again."""
         return self if self.device.type == "cpu" else Descriptor(self.buffer.cpu(), self.layout)
 
     def check(self) -> Descriptor:
