@@ -20,6 +20,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from compilemask.dialects import arith, interval, mask
 from compilemask.errors import LoweringError
+from compilemask.passes.bound_emission import constant_name
 
 LEADING_ARGUMENTS = ("q", "queries", "keys")
 """Arguments that an interval function has before the mask's parameters."""
@@ -88,7 +89,9 @@ class FunctionLowering:
         if value not in self._constants:
             first = self.block.first_op
             point = InsertPoint.at_end(self.block) if first is None else InsertPoint.before(first)
-            self._constants[value] = Builder(point).insert(xdsl_arith.ConstantOp(IntegerAttr(value, i32))).result
+            constant = Builder(point).insert(xdsl_arith.ConstantOp(IntegerAttr(value, i32))).result
+            constant.name_hint = constant_name(value)
+            self._constants[value] = constant
         return self._constants[value]
 
     def add(self, a: SSAValue, b: SSAValue) -> SSAValue:
@@ -153,11 +156,14 @@ class FunctionLowering:
         """On the line dy away, the chord of half length isqrt(radius^2 - 1 - dy^2) around q's column."""
         radius = self.values[op.radius]
         square = self.sub(self.mul(radius, radius), self.constant(1))
+        square.name_hint = "square"
         reach = self.sub(radius, self.constant(1))
 
         def half_chord(body: Builder, dy: SSAValue) -> SSAValue:
             left = body.insert(xdsl_arith.SubiOp(square, body.insert(xdsl_arith.MuliOp(dy, dy)).result)).result
-            return body.insert(interval.IsqrtOp(left)).result
+            half = body.insert(interval.IsqrtOp(left)).result
+            half.name_hint = "half"
+            return half
 
         return self._window(self.values[op.grid], reach, half_chord)
 
@@ -171,7 +177,9 @@ class FunctionLowering:
         clips.
         """
         position = self.sub(self.q, grid.origin)
+        position.name_hint = "position"
         y = self.insert(xdsl_arith.DivSIOp(position, grid.width))
+        y.name_hint = "y"
         x = self.sub(position, self.mul(y, grid.width))
         first = self.insert(xdsl_arith.MaxSIOp(self.sub(y, reach), self.constant(0)))
         last = self.insert(xdsl_arith.MinSIOp(self.add(self.add(y, reach), self.constant(1)), grid.height))

@@ -28,6 +28,11 @@ from compilemask.passes.bounds import (
 _SGE, _SGT, _SLE = 5, 4, 3
 
 
+def constant_name(value: int) -> str:
+    """What an integer is called in printed IR."""
+    return {0: "zero", 1: "one"}.get(value, f"c{value}" if value >= 0 else f"minus{-value}")
+
+
 @dataclass
 class BoundEmitter:
     """Emits expressions as i32 values and conditions as i1 values.
@@ -42,6 +47,13 @@ class BoundEmitter:
     lines: frozenset[SSAValue] = frozenset()
     line: SSAValue | None = None
     _values: dict[Expr | Atom | Condition | SSAValue, SSAValue] = field(default_factory=dict)
+
+    def emit_named(self, expr: Expr, hint: str) -> SSAValue:
+        """The value of an expression, called `hint` in printed IR unless it has a name."""
+        value = self.emit(expr)
+        if value.name_hint is None:
+            value.name_hint = hint
+        return value
 
     def emit(self, expr: Expr) -> SSAValue:
         """The value of an expression."""
@@ -147,7 +159,9 @@ class BoundEmitter:
             return self.outer._constant(value)
         key = Expr(value)
         if key not in self._values:
-            self._values[key] = self._insert(xdsl_arith.ConstantOp(IntegerAttr(value, i32)))
+            constant = self._insert(xdsl_arith.ConstantOp(IntegerAttr(value, i32)))
+            constant.name_hint = constant_name(value)
+            self._values[key] = constant
         return self._values[key]
 
     def _insert(self, op: Operation) -> SSAValue:

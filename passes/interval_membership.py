@@ -15,6 +15,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from compilemask.dialects import arith, interval
+from compilemask.passes.bound_emission import constant_name
 
 _SGE, _SLT = 5, 2
 
@@ -137,7 +138,9 @@ class MembershipEmitter:
         return self._insert(arith.CmpiOp(a, b, predicate))
 
     def _constant(self, value: int) -> SSAValue:
-        return self.builder.insert(xdsl_arith.ConstantOp(IntegerAttr(value, i32))).result
+        constant = self.builder.insert(xdsl_arith.ConstantOp(IntegerAttr(value, i32))).result
+        constant.name_hint = constant_name(value)
+        return constant
 
     def _insert(self, op: Operation) -> SSAValue:
         return self.builder.insert(op).results[0]

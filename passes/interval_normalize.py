@@ -140,24 +140,31 @@ def _exact(value: RowSet) -> Enclosure:
 # ---- back to IR ----
 
 
-def _emit_set(emitter: BoundEmitter, value: RowSet) -> SSAValue:
-    """A row set as a concat of ranges, then families."""
+def _emit_set(emitter: BoundEmitter, value: RowSet, hint: str) -> SSAValue:
+    """A row set as a concat of ranges, then families, called `hint` in printed IR."""
+    numbers = [""] if len(value.ranges) == 1 else [str(number) for number in range(len(value.ranges))]
     parts: list[SSAValue] = []
-    for item in value.ranges:
-        parts.append(emitter.builder.insert(interval.RangeOp(emitter.emit(item.lo), emitter.emit(item.hi))).result)
+    for item, number in zip(value.ranges, numbers, strict=False):
+        lo, hi = emitter.emit_named(item.lo, f"lo{number}"), emitter.emit_named(item.hi, f"hi{number}")
+        parts.append(emitter.builder.insert(interval.RangeOp(lo, hi)).result)
+        parts[-1].name_hint = f"range{number}"
     parts += [_emit_family(emitter, family) for family in value.families]
-    return emitter.builder.insert(interval.ConcatOp(parts)).result
+    joined = emitter.builder.insert(interval.ConcatOp(parts)).result
+    joined.name_hint = hint
+    return joined
 
 
 def _emit_family(emitter: BoundEmitter, family: Family) -> SSAValue:
-    first, last, base, pitch = (emitter.emit(x) for x in (family.first, family.last, family.base, family.pitch))
+    named = {"first": family.first, "last": family.last, "base": family.base, "pitch": family.pitch}
+    first, last, base, pitch = (emitter.emit_named(expr, hint) for hint, expr in named.items())
     block = Block(arg_types=[i32])
     line = block.args[0]
     line.name_hint = "line"
     inside = BoundEmitter(Builder(InsertPoint.at_end(block)), emitter, family.lines, line)
-    inside.builder.insert(interval.MemberOp(inside.emit(family.lo), inside.emit(family.hi)))
-    op = interval.FamilyOp(first, last, base, pitch, Region(block), family.arity)
-    return emitter.builder.insert(op).result
+    inside.builder.insert(interval.MemberOp(inside.emit_named(family.lo, "lo"), inside.emit_named(family.hi, "hi")))
+    lines = emitter.builder.insert(interval.FamilyOp(first, last, base, pitch, Region(block), family.arity)).result
+    lines.name_hint = "lines"
+    return lines
 
 
 def normalize(func: interval.FuncOp, max_ranges: int = 8) -> None:
@@ -168,13 +175,14 @@ def normalize(func: interval.FuncOp, max_ranges: int = 8) -> None:
     keys = of_atom(Value(func.body.block.args[2]))
     found = Normalizer(bounds, SetAlgebra(bounds, keys, max_ranges)).enclosure(terminator.value)
     emitter = BoundEmitter(Builder(InsertPoint.before(terminator)))
-    outer = _emit_set(emitter, found.outer)
+    outer = _emit_set(emitter, found.outer, "visible" if found.exact else "outer")
     result = outer
     if not found.exact:
-        inner = _emit_set(emitter, found.inner)
+        inner = _emit_set(emitter, found.inner, "inner")
         between = interval.BetweenOp(inner, outer)
         MembershipEmitter(func, between.body.block).emit(terminator.value)
         result = emitter.builder.insert(between).result
+        result.name_hint = "visible"
     terminator.operands[0] = result
     func.function_type = FunctionType.from_lists(func.function_type.inputs.data, [result.type])
     erase_dead_operations(func.body.block)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -116,3 +117,11 @@ def test_translation_invariant_masks_share_patterns(mask: cm.Mask, shared: bool)
 def test_new_lengths_have_the_same_ir() -> None:
     assert cm.hstu(100, 5).key == cm.hstu(7, 3).key
     assert cm.shared_prompt([0, 5, 9]).key == cm.shared_prompt([0, 50, 90, 100]).key
+
+
+@pytest.mark.parametrize("name", HEADLINES)
+def test_constants_and_bounds_have_names(name: str) -> None:
+    text = str(pipeline.lower(HEADLINES[name][0](1024).module(), "interval"))
+    assert not re.search(r"%\d+ = (arith.constant|interval\.)", text)
+    assert re.search(r"interval.range %zero to %hi", text)
+    assert "interval.return %visible" in text

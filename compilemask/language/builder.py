@@ -12,6 +12,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from compilemask.dialects import mask as dialect
 from compilemask.language.values import Value
+from compilemask.passes.bound_emission import constant_name
 
 if TYPE_CHECKING:
     import torch
@@ -58,8 +59,7 @@ class Builder:
             else:
                 self.block.add_op(op)
             self._last_constant = op
-            names = {0: "zero", 1: "one"}
-            op.result.name_hint = names.get(value, f"c{value}" if value >= 0 else f"minus{-value}")
+            op.result.name_hint = constant_name(value)
             self._constants[value] = op.result
         return self._constants[value]
 

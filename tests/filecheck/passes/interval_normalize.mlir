@@ -9,10 +9,11 @@ interval.func @merge(%q: i32, %queries: i32, %keys: i32, %end: i32) -> !interval
   interval.return %u : !interval.set<2>
 }
 // CHECK:      interval.func @merge{{.*}} -> !interval.set<1> {
-// CHECK:        [[HI:%[0-9]+]] = arith.maxsi %q, %end : i32
-// CHECK-NEXT:   [[R:%[0-9]+]] = interval.range %{{[0-9]+}} to [[HI]]
-// CHECK-NEXT:   [[S:%[0-9]+]] = interval.concat [[R]] : (!interval.set<1>) -> !interval.set<1>
-// CHECK-NEXT:   interval.return [[S]] : !interval.set<1>
+// CHECK-NEXT:   %zero = arith.constant 0 : i32
+// CHECK-NEXT:   %hi = arith.maxsi %q, %end : i32
+// CHECK-NEXT:   %range = interval.range %zero to %hi
+// CHECK-NEXT:   %visible = interval.concat %range : (!interval.set<1>) -> !interval.set<1>
+// CHECK-NEXT:   interval.return %visible : !interval.set<1>
 
 // Two ranges in an order that is not known are exchanged at run time, then cut apart.
 interval.func @exchange(%q: i32, %queries: i32, %keys: i32, %a: i32, %b: i32, %c: i32, %d: i32) -> !interval.set<2> {
@@ -25,9 +26,9 @@ interval.func @exchange(%q: i32, %queries: i32, %keys: i32, %a: i32, %b: i32, %c
 // CHECK-DAG:    arith.minsi %a, %c : i32
 // CHECK-DAG:    arith.cmpi sge, %c, %a : i32
 // CHECK-DAG:    arith.select
-// CHECK:        interval.range
-// CHECK:        interval.range
-// CHECK-NEXT:   interval.concat
+// CHECK:        %range0 = interval.range %lo0 to %hi0
+// CHECK:        %range1 = interval.range %lo1 to %hi1
+// CHECK-NEXT:   %visible = interval.concat %range0, %range1
 
 // Guards move into the bounds.
 interval.func @guard(%q: i32, %queries: i32, %keys: i32, %a: i32) -> !interval.set<1> {
@@ -39,7 +40,7 @@ interval.func @guard(%q: i32, %queries: i32, %keys: i32, %a: i32) -> !interval.s
 }
 // CHECK:      interval.func @guard
 // CHECK-NOT:    interval.when
-// CHECK:        arith.select %{{[0-9]+}}, %keys, %{{[0-9]+}} : i32
+// CHECK:        %hi = arith.select %{{[0-9]+}}, %keys, %zero{{[_0-9]*}} : i32
 // CHECK-NOT:    interval.when
 // CHECK:        interval.return
 
@@ -54,9 +55,9 @@ interval.func @twice(%q: i32, %queries: i32, %keys: i32) -> !interval.set<3> {
   interval.return %yes : !interval.set<3>
 }
 // CHECK:      interval.func @twice{{.*}} -> !interval.set<1> {
-// CHECK:        [[Q1:%[0-9]+]] = arith.addi %q, %{{[0-9]+}} : i32
-// CHECK-NEXT:   interval.range %{{[0-9]+}} to [[Q1]]
-// CHECK-NEXT:   interval.concat
+// CHECK:        %hi = arith.addi %q, %one{{[_0-9]*}} : i32
+// CHECK-NEXT:   %range = interval.range %zero{{[_0-9]*}} to %hi
+// CHECK-NEXT:   %visible = interval.concat %range
 
 // A predicate keeps what intervals say about it.
 interval.func @predicate(%q: i32, %queries: i32, %keys: i32) -> !interval.set<?> {
@@ -75,7 +76,7 @@ interval.func @predicate(%q: i32, %queries: i32, %keys: i32) -> !interval.set<?>
   interval.return %m : !interval.set<?>
 }
 // CHECK:      interval.func @predicate
-// CHECK:        [[PAST:%[0-9]+]] = interval.range %{{[0-9]+}} to %q
-// CHECK-NEXT:   [[OUTER:%[0-9]+]] = interval.concat [[PAST]]
-// CHECK-NEXT:   [[INNER:%[0-9]+]] = interval.concat : () -> !interval.set<0>
-// CHECK-NEXT:   interval.between [[INNER]], [[OUTER]] {
+// CHECK:        %range = interval.range %zero{{[_0-9]*}} to %q
+// CHECK-NEXT:   %outer = interval.concat %range
+// CHECK-NEXT:   %inner = interval.concat : () -> !interval.set<0>
+// CHECK-NEXT:   %visible = interval.between %inner, %outer {

@@ -9,9 +9,9 @@ interval.func @two(%q: i32, %queries: i32, %keys: i32, %a: i32, %b: i32) -> !int
   interval.return %u : !interval.set<2>
 }
 // CHECK:      interval.func @two{{.*}} -> !interval.set<?> {
-// CHECK:        [[ALL:%[0-9]+]] = interval.range %{{[0-9]+}} to %keys
-// CHECK:        [[OUTER:%[0-9]+]] = interval.concat [[ALL]]
-// CHECK:        [[INNER:%[0-9]+]] = interval.concat : () -> !interval.set<0>
-// CHECK:        interval.between [[INNER]], [[OUTER]] {
+// CHECK:        %range = interval.range %zero{{[_0-9]*}} to %keys
+// CHECK:        %outer = interval.concat %range
+// CHECK:        %inner = interval.concat : () -> !interval.set<0>
+// CHECK:        %visible = interval.between %inner, %outer {
 // CHECK:          arith.ori
 // CHECK:          interval.yield
