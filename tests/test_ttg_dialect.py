@@ -31,6 +31,9 @@ PREAMBLE = (
 )
 
 _DOT = "<{inputPrecision = 0 : i32, isAsync = true, maxNumImpreciseAcc = 0 : i32}> : "
+_BYTES_ROWS = "#ttg.nvmma_shared<{swizzlingByteWidth = 64, transposed = false, elementBitWidth = 8}>"
+_BYTES = f"!ttg.memdesc<64x64xi8, {_BYTES_ROWS}, #smem>"
+_BYTES_MMA = "#ttg.nvidia_mma<{versionMajor = 3, versionMinor = 0, warpsPerCTA = [4, 1], instrShape = [16, 64, 32]}>"
 _BF16_GRID = "tensor<64x64xbf16, #grid>"
 
 
@@ -91,7 +94,7 @@ INVALID: dict[str, list[tuple[str, str]]] = {
     "ttg.memdesc_reinterpret": [
         (
             "%r = ttg.memdesc_reinterpret %tile : !tile -> !ttg.memdesc<128x64xbf16, #rows, #smem, mutable>",
-            "do not fit a buffer",
+            "16384 bytes are not 8192",
         )
     ],
     "ttg.convert_layout": [
@@ -113,6 +116,11 @@ INVALID: dict[str, list[tuple[str, str]]] = {
             '%r = "tt.elementwise_inline_asm"(%grid) <{asm_string = "", constraints = "=r,r", packed_element = 1 : i32,'
             f" pure = true}}> : ({_BF16_GRID}) -> tensor<64x64xbf16, #mma>",
             "layouts differ",
+        ),
+        (
+            '%r = "tt.elementwise_inline_asm"(%n) <{asm_string = "", constraints = "=r,r,r", packed_element = 1 : i32,'
+            " pure = true}> : (i32) -> i32",
+            r"constraints of \[1, 2\] results and operands",
         ),
     ],
     "ttg.warp_specialize": [
@@ -205,6 +213,12 @@ INVALID: dict[str, list[tuple[str, str]]] = {
             " (!tile, !turned, tensor<64x64xf32, #grid>) -> tensor<64x64xf32, #grid>",
             "no layout of wgmma",
         ),
+        (
+            f'%a, %b, %o = "test.values"() : () -> ({_BYTES}, {_BYTES}, tensor<64x64xi32, {_BYTES_MMA}>)\n'
+            f'%r = "ttng.warp_group_dot"(%a, %b, %o) {_DOT} ({_BYTES}, {_BYTES}, tensor<64x64xi32, {_BYTES_MMA}>)'
+            f" -> tensor<64x64xi32, {_BYTES_MMA}>",
+            "K must be the contiguous dimension",
+        ),
     ],
     "ttng.warp_group_dot_wait": [
         ('%r = "ttng.warp_group_dot_wait"(%acc) <{pendings = 0 : i32}> : (!acc) -> !tile', "operands' types")
@@ -278,7 +292,10 @@ def test_invalid_uses_are_rejected(name: str, use: str, message: str) -> None:
         ("#ttg.swizzled_shared<{vec = 3, perPhase = 1, maxPhase = 1, order = [0]}>", "powers of two"),
         ("!ttg.memdesc<4x64x64x64xbf16, #rows, #smem>", "does not fit a layout of rank 2"),
         ("!ttg.memdesc<64x64xf32, #rows, #smem>", "16-bit elements"),
+        ("!ttg.memdesc<64x16xbf16, #rows, #smem>", "rows of 32 bytes"),
         ("!tt.tensordesc<tensor<64x64xbf16>>", "no shared layout"),
+        ("!tt.tensordesc<tensor<64x64xbf16, #columns>>", "no shared layout that TMA writes"),
+        ("!tt.tensordesc<tensor<1x64x64xbf16, #rows>>", "layout of rank 2"),
     ],
 )
 def test_invalid_layouts_and_types_are_rejected(attribute: str, message: str) -> None:
@@ -326,6 +343,7 @@ def test_a_module_with_its_attributes_verifies() -> None:
     verify_gpu_module(kernel())
 
 
+NESTED = _specialize("1", "24", "^bb0(%q: i32):\n" + _specialize("1", "24").replace("%n", "%q").replace("%q:", "%p:"))
 _WAIT = '%w = "ttng.warp_group_dot_wait"(%a) <{pendings = 0 : i32}> : (!acc) -> !acc'
 _RANGE = "%r = tt.make_range {end = 256 : i32, start = 0 : i32} : tensor<256xi32, #line>"
 
@@ -346,6 +364,8 @@ _RANGE = "%r = tt.make_range {end = 256 : i32, start = 0 : i32} : tensor<256xi32
         (kernel("%r = tt.make_range {end = 8 : i32, start = 0 : i32} : tensor<8xi32>"), "no register layout"),
         (kernel("%r = tt.make_range {end = 8 : i32, start = 0 : i32} : tensor<8xi32, #mma>"), "layout of rank 2"),
         (kernel(_specialize("16", "24"), "%n: i32", warps="32 : i32"), "48 warps in all"),
+        (kernel(_specialize("16", "128"), "%n: i32"), "65536 registers|68608 registers"),
+        (kernel(NESTED, "%n: i32"), "inside another"),
         (kernel(_specialize("1", "24", f"^bb0(%q: i32):\n{_RANGE}"), "%n: i32"), "the code runs on 1"),
     ],
 )

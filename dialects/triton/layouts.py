@@ -352,12 +352,19 @@ class NvmmaSharedLayout(SharedLayout):
         """Whether the first of the last two dimensions is contiguous."""
         return bool(self.transposed.value.data)
 
+    def require_rows(self, shape: Sequence[int]) -> None:
+        """Raise VerifyException unless the contiguous dimension of a buffer fills the swizzled rows."""
+        row = shape[-2] if self.is_transposed else shape[-1]
+        size = row * self.element_bit_width.data // 8
+        _require(size >= self.swizzle.data, f"rows of {size} bytes in #{self.name} with {self.swizzle.data} of swizzle")
+
     def verify(self) -> None:
         _require(self.swizzle.data in (0, 32, 64, 128), f"#{self.name}: {self.swizzle.data} bytes of swizzle")
         _require(
             self.element_bit_width.data in (8, 16, 32), f"#{self.name}: {self.element_bit_width.data}-bit elements"
         )
         _require(1 <= self.rank <= 5, f"#{self.name}: rank {self.rank}")
+        _require(self.rank > 1 or self.swizzle.data == 0, f"#{self.name}: one dimension takes no swizzle")
 
 
 @irdl_attr_definition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import BoolAttr, IntegerAttr, StringAttr, TensorType, i32
+from xdsl.dialects.builtin import AnyFloat, BoolAttr, IntegerAttr, IntegerType, StringAttr, TensorType, i32
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
     AnyAttr,
@@ -24,6 +24,8 @@ from xdsl.traits import Pure
 from compilemask.dialects.triton.layouts import RegisterLayout
 from compilemask.dialects.triton.ttg_types import layout_of
 from compilemask.dialects.triton.types import element_of, require, shape_of
+
+REGISTER_BITS, POINTER_BITS = 32, 64
 
 
 @irdl_op_definition
@@ -96,7 +98,16 @@ class ElementwiseInlineAsmOp(IRDLOperation):
         require(0 < packed <= self.MAX_PACKED and packed & (packed - 1) == 0, self, f"packed_element {packed}")
         parts = [part for part in self.constraints.data.split(",") if not part.strip().startswith("~")]
         outputs = sum(part.strip().startswith("=") for part in parts)
-        require(outputs > 0, self, f"constraints '{self.constraints.data}' have no output")
+        wanted = [sum(map(self._registers, types)) for types in (self.result_types, self.operand_types)]
+        found = [outputs, len(parts) - outputs]
+        require(found == wanted, self, f"constraints of {found} results and operands, {wanted} are there")
+
+    def _registers(self, type_: Attribute) -> int:
+        """Registers of one evaluation: elements of less than 32 bits share them."""
+        element = element_of(type_)
+        width = element.bitwidth if isinstance(element, IntegerType | AnyFloat) else POINTER_BITS
+        packed = self.packed_element.value.data
+        return packed if width >= REGISTER_BITS else -(-packed * width // REGISTER_BITS)
 
 
 COMPUTE_OPS: tuple[type[Operation], ...] = (ConvertLayoutOp, ElementwiseInlineAsmOp)

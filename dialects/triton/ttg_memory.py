@@ -301,7 +301,7 @@ class MemDescReinterpretOp(IRDLOperation):
         source, result = memdesc_of(self, self.src.type), memdesc_of(self, self.result.type)
         before = bytes_of(source.shape, source.element_type)
         after = bytes_of(result.shape, result.element_type)
-        require(after <= before, self, f"{after} bytes do not fit a buffer of {before}")
+        require(after == before, self, f"{after} bytes are not {before}")
         require(source.alloc_shape == source.shape_, self, f"{source} is a part; reinterpret the whole")
 
 

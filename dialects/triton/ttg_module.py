@@ -19,6 +19,7 @@ from compilemask.dialects.triton.tt import FuncOp
 from compilemask.dialects.triton.tt_compute import DotOp
 from compilemask.dialects.triton.ttg_specialize import (
     MAX_WARPS,
+    MIN_REGISTERS,
     WARPGROUP,
     WarpSpecializeOp,
     WarpSpecializePartitionsOp,
@@ -37,6 +38,9 @@ TMA_ARGUMENT = "tt.nv_tma_desc"
 """Attribute of a kernel argument, `!tt.ptr<i8, 0>` or a descriptor, that holds a tensor map by value."""
 
 HOPPER = 90
+REGISTER_FILE = 65536
+"""Registers of a multiprocessor."""
+
 _WGMMA = (ttng.WarpGroupDotOp, ttng.WarpGroupDotWaitOp)
 
 
@@ -66,15 +70,35 @@ def verify_gpu_module(module: ModuleOp) -> None:
     for op in module.body.walk():
         _verify_operation(op, arch)
         if isinstance(op, WarpSpecializeOp):
-            total = num_warps + sum(-(-warps // WARPGROUP) * WARPGROUP for warps in _grouped(op.num_warps))
+            large = sum(warps for warps in op.num_warps if warps >= WARPGROUP)
+            total = num_warps + large + _rounded(op.num_warps)
             require(total <= MAX_WARPS, op, f"{total} warps in all; a program has at most {MAX_WARPS}")
+            _verify_specialization(op, num_warps)
     _verify_layouts(module.body.blocks, num_warps)
 
 
-def _grouped(warps: Iterable[int]) -> list[int]:
-    """Warps of the partitions after small ones have been put together into warpgroups."""
-    small = sum(number for number in warps if number < WARPGROUP)
-    return [*(number for number in warps if number >= WARPGROUP), small]
+def _rounded(warps: Iterable[int]) -> int:
+    """Warps that the partitions of less than a warpgroup take together."""
+    return -(-sum(number for number in warps if number < WARPGROUP) // WARPGROUP) * WARPGROUP
+
+
+def _verify_specialization(op: WarpSpecializeOp, num_warps: int) -> None:
+    """Not inside another one; the registers asked for, and the fewest for the default region, fit the multiprocessor.
+
+    Otherwise `setmaxnreg` would wait for registers that never become free.
+    """
+    parent = op.parent_op()
+    while parent is not None:
+        require(not isinstance(parent, WarpSpecializeOp), op, "cannot be inside another ttg.warp_specialize")
+        parent = parent.parent_op()
+    if op.requestedRegisters is None:
+        return
+    asked = list(zip(op.num_warps, map(int, op.requestedRegisters.get_values()), strict=True))
+    small = [registers for warps, registers in asked if warps < WARPGROUP]
+    groups = [(num_warps, MIN_REGISTERS), *((warps, registers) for warps, registers in asked if warps >= WARPGROUP)]
+    groups += [(_rounded(op.num_warps), max(small))] if small else []
+    total = sum(warps * WARP_SIZE * registers for warps, registers in groups)
+    require(total <= REGISTER_FILE, op, f"{total} registers are asked for; a multiprocessor has {REGISTER_FILE}")
 
 
 def _integer(module: ModuleOp, name: str) -> int:

@@ -79,6 +79,8 @@ class MemDescType(ParametrizedAttribute, TypeAttribute):
             width, expected = self.element_type.bitwidth, self.layout.element_bit_width.data
             if width != expected:
                 raise VerifyException(f"{self.name}: {self.element_type} in a layout of {expected}-bit elements")
+        if isinstance(self.layout, NvmmaSharedLayout):
+            self.layout.require_rows([size.data for size in self.alloc_shape])
 
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
@@ -133,7 +135,7 @@ class TensorDescType(ParametrizedAttribute, TypeAttribute):
 
     @classmethod
     def of(
-        cls, shape: Sequence[int], element: Attribute, layout: AnySharedLayout, *, wraps_tensor: bool = True
+        cls, shape: Sequence[int], element: Attribute, layout: NvmmaSharedLayout, *, wraps_tensor: bool = True
     ) -> TensorDescType:
         """A descriptor of boxes of a shape and layout."""
         return cls(TensorType(element, shape, layout), BoolAttr.from_bool(wraps_tensor))
@@ -146,8 +148,12 @@ class TensorDescType(ParametrizedAttribute, TypeAttribute):
     def verify(self) -> None:
         if not 1 <= len(self.shape) <= 5:
             raise VerifyException(f"{self.name}: TMA has 1 to 5 dimensions, not {len(self.shape)}")
-        if not isinstance(self.block.encoding, NvmmaSharedLayout | SwizzledSharedLayout):
-            raise VerifyException(f"{self.name}: {self.block} has no shared layout")
+        layout = self.block.encoding
+        if not isinstance(layout, NvmmaSharedLayout) or layout.is_transposed:
+            raise VerifyException(f"{self.name}: {self.block} has no shared layout that TMA writes")
+        if layout.rank != len(self.shape):
+            raise VerifyException(f"{self.name}: {self.block} has a layout of rank {layout.rank}")
+        layout.require_rows(self.shape)
 
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:

@@ -115,7 +115,7 @@ class WarpGroupDotOp(IRDLOperation):
         assert isinstance(accumulator, NvidiaMmaLayout)
         a_shape, a_element = self._left(accumulator)
         b = memdesc_of(self, self.b.type)
-        require(isinstance(b.layout, NvmmaSharedLayout), self, f"b {b} has no layout that wgmma reads")
+        self._require_readable(b)
         m, n = shape_of(self.d.type) if len(shape_of(self.d.type)) == 2 else (0, 0)
         fits = a_shape[:1] == (m,) and a_shape[1:] == b.shape[:1] and b.shape[1:] == (n,)
         require(fits, self, f"{self.a.type} times {b} does not give {self.d.type}")
@@ -124,12 +124,24 @@ class WarpGroupDotOp(IRDLOperation):
 
     def _left(self, accumulator: NvidiaMmaLayout) -> tuple[tuple[int, ...], Attribute]:
         if isinstance(self.a.type, MemDescType):
-            require(isinstance(self.a.type.layout, NvmmaSharedLayout), self, f"wgmma does not read {self.a.type}")
+            self._require_readable(self.a.type)
             return self.a.type.shape, self.a.type.element_type
         layout = layout_of(self, self.a.type)
         fits = isinstance(layout, DotOperandLayout) and layout.op_idx.data == 0 and layout.parent == accumulator
         require(fits, self, f"a {self.a.type} is not operand 0 of {accumulator}")
         return shape_of(self.a.type), element_of(self.a.type)
+
+    def _require_readable(self, memdesc: MemDescType) -> None:
+        layout = memdesc.layout
+        readable = isinstance(layout, NvmmaSharedLayout) and layout.swizzle.data > 0
+        require(readable, self, f"{memdesc} has no layout that wgmma reads")
+
+    def _require_k_contiguous(self) -> None:
+        """Only operands of 16 bits may have K as the outer dimension (PTX, wgmma's transposition flags)."""
+        for memdesc, transposed in ((self.a.type, False), (self.b.type, True)):
+            if isinstance(memdesc, MemDescType) and isinstance(memdesc.layout, NvmmaSharedLayout):
+                fits = memdesc.layout.is_transposed == transposed
+                require(fits, self, f"K must be the contiguous dimension of {memdesc}")
 
     def _verify_instruction(self, accumulator: NvidiaMmaLayout, k: int, m: int, n: int) -> None:
         assert isinstance(self.b.type, MemDescType)
@@ -139,6 +151,8 @@ class WarpGroupDotOp(IRDLOperation):
         floating = isinstance(element, AnyFloat)
         results = (f32, f16) if element == f16 else (f32,) if floating else (i32,)
         require(result in results, self, f"products of {element} are not summed as {result}")
+        if element.bitwidth != 16:
+            self._require_k_contiguous()
         instruction = [size.data for size in accumulator.instr_shape]
         warps = [count.data for count in accumulator.warps_per_cta]
         require(instruction[2] * element.bitwidth == _K_BITS, self, f"instruction {instruction} for {element}")

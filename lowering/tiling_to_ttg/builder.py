@@ -89,7 +89,8 @@ def tma_layout(shape: Sequence[int], dtype: Attribute) -> NvmmaSharedLayout:
     width = getattr(dtype, "bitwidth", None)
     if not isinstance(width, int):
         raise LoweringError(f"no box of {dtype}")
-    swizzle = next((size for size in SWIZZLES if shape[-1] * width // 8 >= size), 0)
+    fitting = [size for size in SWIZZLES if len(shape) > 1 and shape[-1] * width // 8 >= size]
+    swizzle = fitting[0] if fitting else 0
     return NvmmaSharedLayout.of(width, swizzle=swizzle, rank=len(shape))
 
 
@@ -227,7 +228,7 @@ class GpuKernelBuilder(KernelBuilder):
     # ------------------------------------------------------------ TMA
 
     def descriptor(
-        self, argument: str | Value, shape: Sequence[int], dtype: Attribute, layout: AnySharedLayout | None = None
+        self, argument: str | Value, shape: Sequence[int], dtype: Attribute, layout: NvmmaSharedLayout | None = None
     ) -> Descriptor:
         """The tensor map in a kernel argument, as a descriptor of boxes of a shape; a dimension has at most 256."""
         raw = self.arg(argument) if isinstance(argument, str) else argument

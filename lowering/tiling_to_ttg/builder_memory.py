@@ -77,7 +77,7 @@ class Buffer:
         return self._view(ttg.MemDescSubsliceOp(self.ssa, offsets, shape))
 
     def reinterpret(self, type_: MemDescType) -> Buffer:
-        """The same memory as another type of buffer, no larger."""
+        """The same memory as another type of buffer of as many bytes."""
         return self._view(ttg.MemDescReinterpretOp(self.ssa, type_))
 
     def load(self, layout: RegisterLayout) -> Value:

@@ -32,7 +32,7 @@ tt.func public @every(%raw: !tt.ptr<i8, 0> {tt.nv_tma_desc = 1 : i32}, %n: i32, 
   %tile = ttg.memdesc_reshape %one : !ttg.memdesc<1x1x64x64xbf16, #rows4, #smem, mutable> -> !tile
   %turned = ttg.memdesc_trans %tile {order = array<i32: 1, 0>} : !tile -> !turned
   %part = "ttg.memdesc_subslice"(%tile) <{offsets = array<i32: 32, 0>}> : (!tile) -> !ttg.memdesc<32x64xbf16, #rows, #smem, mutable, 64x64>
-  %words = ttg.memdesc_reinterpret %tile : !tile -> !ttg.memdesc<1024xi32, #plain, #smem, mutable>
+  %words = ttg.memdesc_reinterpret %tile : !tile -> !ttg.memdesc<2048xi32, #plain, #smem, mutable>
   ttng.init_barrier %bar, 2 : !bar
   ttng.fence_async_shared {bCluster = false}
   ttng.barrier_expect %bar, 8192, %yes : !bar
