@@ -72,6 +72,7 @@ def product_kernel() -> ModuleOp:
     tiles = kb.alloc((TILE, TILE), bf16, count=2 * STAGES).named("tiles")
     out = kb.alloc((TILE, TILE), bf16).named("out")
     full, empty = kb.barriers(STAGES), kb.barriers(STAGES)
+    kb.fence_async_shared()
     with kb.warp_specialize() as roles:
         with roles.partition(num_warps=1, registers=24):
             produce(a, b, tiles, full, empty, steps)
@@ -112,6 +113,7 @@ def attention_step() -> ModuleOp:
     descriptors = {name: kb.descriptor(name, box, bf16) for name, box in boxes.items()}
     buffers = {name: kb.alloc(box, bf16) for name, box in boxes.items()}
     ready = kb.barriers(1)[0]
+    kb.fence_async_shared()
     ready.expect(sum(descriptor.bytes for descriptor in descriptors.values()))
     for name, descriptor in descriptors.items():
         descriptor.load([kb.program_id(1), 0, kb.program_id(0), 0], buffers[name], ready)

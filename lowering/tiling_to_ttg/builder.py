@@ -6,6 +6,7 @@
     a, b, d = (kb.descriptor(name, (64, 64), bf16) for name in "abd")      # boxes of 64 x 64
     tiles = kb.alloc((64, 64), bf16, count=2)                              # two buffers, as TMA and wgmma want them
     full = kb.barriers(1)
+    kb.fence_async_shared()                                                # TMA must see barriers that are initialized
     with kb.warp_specialize() as roles:
         with roles.partition(num_warps=1, registers=24):                   # the TMA producer
             full[0].expect(a.bytes + b.bytes)
@@ -215,7 +216,7 @@ class GpuKernelBuilder(KernelBuilder):
         return Buffer(self, self.emit_op(ttg.LocalAllocOp(type_)).results[0])
 
     def barriers(self, count: int, arrivals: int = 1) -> Barriers:
-        """So many mbarriers, each phase of which ends after `arrivals` arrivals."""
+        """So many mbarriers, each phase of which ends after `arrivals` arrivals; `fence_async_shared` after the last."""
         barriers = Barriers(self, self.alloc((1,), i64, BARRIER_LAYOUT, count=count))
         for index in range(count):
             barriers[index].init(arrivals)
