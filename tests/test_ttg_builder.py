@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xdsl.dialects.builtin import ModuleOp, bf16, f32, i1, i32
@@ -16,6 +18,7 @@ from compilemask.dialects.triton.layouts_linear import linear_form, reshaped
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_tt.builder import ptr
+from compilemask.lowering.tiling_to_ttg import builder
 from compilemask.lowering.tiling_to_ttg.builder import (
     Arg,
     Descriptor,
@@ -172,6 +175,13 @@ def test_masks_and_row_sums_leave_elements_in_their_threads(tmp_path: Path) -> N
     assert not re.search(r"(ld|st)\.shared", ptx)
     # Two rows a thread, four lanes a row: two steps each for the maximum and the sum.
     assert ptx.count("shfl.sync") == 8
+
+
+def test_the_example_of_the_builder_compiles(tmp_path: Path) -> None:
+    example = (builder.__doc__ or "").split("\n\n    ", 1)[1].split("\n\nValues are")[0]
+    names: dict[str, Any] = {"bf16": bf16, "i32": i32}
+    exec(textwrap.dedent(f"    {example}"), names)
+    assert "wgmma.mma_async" in ptx_of(names["module"], tmp_path / "product.ttgir")
 
 
 # ---------------------------------------------------------------- what is emitted

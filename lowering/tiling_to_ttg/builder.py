@@ -216,7 +216,7 @@ class GpuKernelBuilder(KernelBuilder):
         return Buffer(self, self.emit_op(ttg.LocalAllocOp(type_)).results[0])
 
     def barriers(self, count: int, arrivals: int = 1) -> Barriers:
-        """So many mbarriers, each phase of which ends after `arrivals` arrivals; `fence_async_shared` after the last."""
+        """So many mbarriers whose phases end after `arrivals` arrivals each; `fence_async_shared` after the last."""
         barriers = Barriers(self, self.alloc((1,), i64, BARRIER_LAYOUT, count=count))
         for index in range(count):
             barriers[index].init(arrivals)
