@@ -1,6 +1,7 @@
 """Write Hopper kernels in Python, one operation of Triton-GPU IR per call; extends the builder of the `tt` dialect.
 
-    from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, tensor_map, wgmma, tma_layout
+    from compilemask.lowering.tiling_to_tt.builder import bf16, i32
+    from compilemask.lowering.tiling_to_ttg.builder import Arg, GpuKernelBuilder, tensor_map
 
     kb = GpuKernelBuilder("product", [tensor_map("a"), tensor_map("b"), tensor_map("d"), Arg("n", i32)], num_warps=4)
     a, b, d = (kb.descriptor(name, (64, 64), bf16) for name in "abd")      # boxes of 64 x 64
