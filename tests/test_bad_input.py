@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -56,8 +56,7 @@ def attend(
     def call() -> object:
         inputs = random_inputs(2, 4, 2, 100, 120, 16)
         changed = [change(tensor) for change, tensor in zip((q, k, v), inputs, strict=True)]
-        attention: Callable[..., object] = cm.attention
-        return attention(*changed, cm.causal() if mask is None else mask(), **options)
+        return cast("Any", cm.attention)(*changed, cm.causal() if mask is None else mask(), **options)
 
     return call
 
