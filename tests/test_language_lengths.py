@@ -117,3 +117,19 @@ def test_a_tensor_that_is_used_twice_is_one_parameter() -> None:
         assert [limit.names for limit in mask.limits] == [("offsets",), ("offsets",), ("history",), ("history_1",)]
         with pytest.raises(cm.MaskError, match="hstu: history is 100"):
             (cm.hstu(3) | cm.hstu(N)).check_lengths(9, 9)
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (cm.document([0, N]), "@document: the last offset is 100"),
+        (cm.shared_prompt([0, 40, N]), "@shared_prompt: the last offset is 100"),
+        (cm.box2d(10, 10, 3), "@box2d: the end of the image is 100"),
+        (cm.clear(8, 10, 3, text=20), "@clear: the end of the image is 100"),
+    ],
+)
+def test_masks_from_text_are_checked_as_well(mask: cm.Mask, message: str) -> None:
+    again = cm.parse(str(mask), **{parameter.name: parameter.value for parameter in mask.parameters})
+    cm.compile(again).descriptor(N)
+    with pytest.raises(cm.MaskError, match=message):
+        cm.compile(again).descriptor(N - 1)

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from compilemask.dialects import mask as dialect
 from compilemask.language.builder import Builder
-from compilemask.language.extent import Extent
+from compilemask.language.extent import Extent, last_offset
 from compilemask.language.mask import Mask
 from compilemask.language.values import Value
 from compilemask.language.values import offsets as checked_offsets
@@ -24,7 +24,7 @@ class _Document(Mask):
     LABEL: ClassVar[str] = "document"
 
     def extents(self) -> tuple[Extent, ...]:
-        return (Extent("document: the last offset", (self.offsets,), lambda offsets: offsets[..., -1]),)
+        return (Extent("document: the last offset", (self.offsets,), last_offset),)
 
     def emit(self, builder: Builder) -> SSAValue:
         offsets = builder.table("offsets", self.offsets)

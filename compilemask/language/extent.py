@@ -64,4 +64,14 @@ def check_limits(
         limit.check(parameters, queries, keys)
 
 
-__all__ = ["Extent", "Limit", "check_limits"]
+def last_offset(offsets: torch.Tensor) -> torch.Tensor:
+    """Where the last segment of offsets [B, H, n + 1] ends."""
+    return offsets[..., -1]
+
+
+def end_of_image(origin: Any, height: Any, width: Any) -> Any:
+    """The position behind the last token of an image."""
+    return origin + height * width
+
+
+__all__ = ["Extent", "Limit", "check_limits", "end_of_image", "last_offset"]

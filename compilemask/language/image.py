@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from compilemask.dialects import mask as dialect
 from compilemask.language.builder import Builder
-from compilemask.language.extent import Extent
+from compilemask.language.extent import Extent, end_of_image
 from compilemask.language.mask import Mask
 from compilemask.language.values import Value, integer, scalar
 
@@ -35,8 +35,7 @@ class Grid:
 
     def extent(self, what: str) -> Extent:
         """The end of the image."""
-        values = (self.origin, self.height, self.width)
-        return Extent(f"{what}: the end of the image", values, lambda origin, height, width: origin + height * width)
+        return Extent(f"{what}: the end of the image", (self.origin, self.height, self.width), end_of_image)
 
 
 def checked_grid(what: str, height: Scalar, width: Scalar, origin: Scalar, origin_name: str = "origin") -> Grid:

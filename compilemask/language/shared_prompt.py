@@ -10,7 +10,7 @@ from xdsl.ir import SSAValue
 from compilemask.dialects import mask as dialect
 from compilemask.errors import MaskError
 from compilemask.language.builder import Builder
-from compilemask.language.extent import Extent
+from compilemask.language.extent import Extent, last_offset
 from compilemask.language.mask import Mask
 from compilemask.language.values import Value
 from compilemask.language.values import offsets as checked_offsets
@@ -25,7 +25,7 @@ class _SharedPrompt(Mask):
     LABEL: ClassVar[str] = "shared_prompt"
 
     def extents(self) -> tuple[Extent, ...]:
-        return (Extent("shared_prompt: the last offset", (self.offsets,), lambda offsets: offsets[..., -1]),)
+        return (Extent("shared_prompt: the last offset", (self.offsets,), last_offset),)
 
     def emit(self, builder: Builder) -> SSAValue:
         offsets = builder.table("offsets", self.offsets)

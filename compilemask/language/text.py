@@ -13,6 +13,7 @@ from compilemask.dialects import mask as dialect
 from compilemask.dialects.semantics import arith
 from compilemask.errors import MaskError
 from compilemask.language.builder import TABLE, Builder
+from compilemask.language.extent import Extent, end_of_image, last_offset
 from compilemask.language.mask import Mask
 from compilemask.language.source import Source, parse_source, read_text
 from compilemask.language.values import Value, scalar, table
@@ -29,6 +30,19 @@ class _Stored(Mask):
     @property
     def name(self) -> str:
         return self.func.sym_name.data
+
+    def extents(self) -> tuple[Extent, ...]:
+        """Those of segments and images whose numbers are parameters."""
+        block = self.func.body.block
+        given: dict[SSAValue, Value] = {a: value for a, (_, value) in zip(block.args, self.bound, strict=True)}
+        found: list[Extent] = []
+        for op in block.ops:
+            values = tuple(given[operand] for operand in op.operands if operand in given)
+            if isinstance(op, dialect.SegmentsOp) and values:
+                found.append(Extent(f"@{self.name}: the last offset", values, last_offset))
+            elif isinstance(op, dialect.GridOp) and len(values) == len(op.operands):
+                found.append(Extent(f"@{self.name}: the end of the image", values, end_of_image))
+        return tuple(found)
 
     def emit(self, builder: Builder) -> SSAValue:
         block = self.func.body.block
