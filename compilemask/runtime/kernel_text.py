@@ -7,6 +7,7 @@ syntax.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,6 +33,7 @@ _PTX = re.compile(
 _GENERIC = '"builtin.module"'
 
 
+@lru_cache(maxsize=32)
 def readable(text: str, level: str) -> str:
     """A kernel at a level (ttir, ttgir, llir or ptx) as text that people read."""
     if level in ("llir", "ptx"):
