@@ -1,0 +1,54 @@
+"""`tiling-to-ttg`: attention that follows a descriptor as a kernel for Hopper (sm_90a), the same for all masks.
+
+    module = attention_module(128, bf16)                       # func.func @attention with one tiling.attention
+    kernel = emit(attention_op(module), HopperConfig.choose(128, bf16))
+    text = print_generic(legalize(kernel, triton.__version__))  # what Triton compiles
+
+One warp copies tiles of q, k and v to shared memory by TMA, two warpgroups of 64 rows each multiply them with
+asynchronous wgmma, and one warp cleans values that nobody sees. Results equal those of the portable kernel
+(`tiling_to_tt/attention.py`) up to rounding. `attention_frame.kernel_arguments` lists the arguments.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp
+
+from compilemask.dialects import tiling
+from compilemask.errors import LoweringError
+from compilemask.lowering.tiling_to_ttg.attention_config import (
+    CONSUMERS,
+    SHARED_MEMORY,
+    HopperConfig,
+    Schedule,
+    check_supported,
+)
+from compilemask.lowering.tiling_to_ttg.attention_frame import kernel_arguments, open_frame
+from compilemask.lowering.tiling_to_ttg.attention_schedule import run_cleaner, run_consumer, run_producer
+from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder
+
+__all__ = ["HopperConfig", "Schedule", "emit"]
+
+NAME = "attention"
+
+
+def emit(op: tiling.AttentionOp, config: HopperConfig, name: str = NAME) -> ModuleOp:
+    """A verified module in Triton-GPU IR with the kernel of this attention. Raises LoweringError if there is none."""
+    check_supported(op.head_dim, op.element_type)
+    if op.score.blocks:
+        raise LoweringError("no Hopper kernel for attention with a score region")
+    if config.shared_bytes(op.head_dim) > SHARED_MEMORY:
+        raise LoweringError(f"{config} needs {config.shared_bytes(op.head_dim)} bytes of shared memory")
+    kb = GpuKernelBuilder(name, kernel_arguments(config))
+    frame = open_frame(kb, op, config)
+    with kb.warp_specialize() as roles:
+        with roles.default():
+            run_consumer(frame, 0)
+        for part in range(1, CONSUMERS):
+            with roles.partition(4, config.consumer_registers):
+                run_consumer(frame, part)
+        with roles.partition(1, config.producer_registers):
+            run_producer(frame)
+        if config.clean_values:
+            with roles.partition(1, config.producer_registers):
+                run_cleaner(frame)
+    return kb.finish()

@@ -1,0 +1,111 @@
+"""The cleaner: one warp that zeroes, in partial tiles, the values of keys that no row of the query tile sees.
+
+Such keys have the weight 0, but 0 times NaN or infinity is NaN, and memory that nobody sees may hold anything. A
+shared pattern knows nothing of the end of the sequence, so that in a query tile that the sequence cuts off, the keys
+that are seen are those of existing rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import i32
+
+from compilemask.dialects.triton.layouts import BlockedLayout
+from compilemask.lowering.tiling_to_tt.builder import Value
+from compilemask.lowering.tiling_to_ttg.attention_config import TILE
+from compilemask.lowering.tiling_to_ttg.attention_frame import PATTERN_WORDS, Frame
+from compilemask.lowering.tiling_to_ttg.attention_tile import Tile
+from compilemask.lowering.tiling_to_ttg.builder import slice_of
+from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer
+
+OCTET = 8
+"""Keys cleaned at once: their bits are two neighbours in each of the four words."""
+PANEL = 64
+"""Columns of values side by side in shared memory."""
+OCTET_LAYOUT = BlockedLayout.of([1, 8], [4, 8], [1, 1], [1, 0])
+"""[8, 64] values in one warp, 16 bytes a thread and row."""
+ROWS_AT_ONCE = 32
+WORDS_LAYOUT = BlockedLayout.of([1, 4], [32, 1], [1, 1], [1, 0])
+"""[32, 4] words of a pattern in one warp."""
+
+
+def clean(frame: Frame, tile: Tile, count: Value) -> Value:
+    """Passes on all values of a tile, cleaned where needed; the count after the last."""
+    kb = frame.kb
+    pairs = tile.pairs(frame)
+    with kb.for_loop(0, tile.n_partial, 1, [count]) as partial:
+        count = partial.carried[0]
+        words = _seen(frame, tile, kb.load(pairs + partial.index * 2 + 1))
+        place, phase = frame.place(count)
+        frame.value.full[place].wait(phase)
+        everybody = words[0] & words[1] & words[2] & words[3]
+        with kb.if_else(everybody != -1) as branch, branch.then():
+            _zero_unseen(frame, frame.value.buffers[place].reshape(TILE, frame.head_dim), words, everybody)
+            kb.fence_async_shared()
+        frame.value.ready[place].arrive()
+        partial.yield_(count + 1)
+    nothing = kb.cast(tile.n_partial + tile.n_full == 0, i32)
+    with kb.for_loop(0, tile.n_full + nothing, 1, partial.results) as full:
+        place, phase = frame.place(full.carried[0])
+        frame.value.full[place].wait(phase)
+        frame.value.ready[place].arrive()
+        full.yield_(full.carried[0] + 1)
+    return full.results[0]
+
+
+def _seen(frame: Frame, tile: Tile, pattern: Value) -> tuple[Value, ...]:
+    """The four words of keys that an existing row sees."""
+    kb = frame.kb
+    columns = kb.arg("columns") + pattern * PATTERN_WORDS
+    words = [kb.load(columns + word) for word in range(PATTERN_WORDS)]
+    with kb.if_else(tile.index * TILE + TILE > kb.arg("queries")) as branch:
+        with branch.then():
+            branch.yield_(*_seen_by_rows(frame, kb.arg("queries") - tile.index * TILE, pattern))
+        with branch.otherwise():
+            branch.yield_(*words)
+    return branch.results
+
+
+def _seen_by_rows(frame: Frame, rows: Value, pattern: Value) -> list[Value]:
+    """The OR of the first `rows` rows of a pattern."""
+    kb = frame.kb
+    row = kb.arange(0, ROWS_AT_ONCE, slice_of(WORDS_LAYOUT, 1))[:, None]
+    column = kb.arange(0, PATTERN_WORDS, slice_of(WORDS_LAYOUT, 0))[None, :]
+    words = kb.zeros((ROWS_AT_ONCE, PATTERN_WORDS), i32, WORDS_LAYOUT)
+    base = kb.arg("patterns") + pattern * (TILE * PATTERN_WORDS)
+    with kb.for_loop(0, rows, ROWS_AT_ONCE, [words]) as loop:
+        address = base + ((row + loop.index) * PATTERN_WORDS + column)
+        loop.yield_(loop.carried[0] | kb.load(address, row + loop.index < rows, 0))
+    by_word = kb.reduce(loop.results[0], 0, "or")
+    index = kb.arange(0, PATTERN_WORDS, slice_of(WORDS_LAYOUT, 0))
+    return [kb.reduce(kb.where(index == word, by_word, 0), 0, "or") for word in range(PATTERN_WORDS)]
+
+
+def _zero_unseen(frame: Frame, values: Buffer, words: Sequence[Value], everybody: Value) -> None:
+    """Zeroes the rows of values [128, D] whose bits are not set, eight at a time."""
+    kb = frame.kb
+    anybody = words[0] | words[1] | words[2] | words[3]
+    for octet in range(TILE // OCTET):
+        pair = 3 << (2 * octet)
+        mask = pair if pair < 1 << 31 else pair - (1 << 32)
+        parts = [values.part([octet * OCTET, column], [OCTET, PANEL]) for column in range(0, frame.head_dim, PANEL)]
+        with kb.if_else((everybody & mask) != mask) as some, some.then():
+            row = kb.arange(0, OCTET, slice_of(OCTET_LAYOUT, 1))
+            seen = _bits(frame, words, row, octet)[:, None]
+            with kb.if_else((anybody & mask) != 0) as mixed:
+                with mixed.then():
+                    for part in parts:
+                        part.store(kb.where(seen, part.load(OCTET_LAYOUT), 0.0))
+                with mixed.otherwise():
+                    for part in parts:
+                        part.store(kb.zeros((OCTET, PANEL), frame.element_type, OCTET_LAYOUT))
+
+
+def _bits(frame: Frame, words: Sequence[Value], row: Value, octet: int) -> Value:
+    """[8] i1: the bits of keys 8 * octet + row."""
+    kb = frame.kb
+    lane = row >> 1
+    low, high = kb.where(lane == 0, words[0], words[1]), kb.where(lane == 2, words[2], words[3])
+    word = kb.where(lane < 2, low, high)
+    return (kb.shift_right_unsigned(word, (row & 1) + 2 * octet) & 1) != 0

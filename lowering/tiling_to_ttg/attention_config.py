@@ -1,0 +1,81 @@
+"""How the Hopper attention kernel is built: stages, schedule, how warpgroups take turns, registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from xdsl.dialects.builtin import AnyFloat, BFloat16Type, Float16Type
+
+from compilemask.errors import LoweringError
+
+TILE = 128
+"""Rows and keys of a descriptor's tile."""
+ROWS = 64
+"""Rows of a warpgroup: those of one wgmma."""
+CONSUMERS = TILE // ROWS
+HEAD_DIMS = (64, 128)
+SHARED_MEMORY = 227 * 1024
+"""Bytes that a program may have on sm_90."""
+BARRIER_BYTES = 1024
+"""More than all mbarriers and the record of a tile take."""
+
+
+class Schedule(Enum):
+    """Which tiles a program computes."""
+
+    GRID = "grid"
+    """One: a program per tile, query head and batch."""
+    STATIC = "static"
+    """Every n-th, of n programs."""
+    ATOMIC = "atomic"
+    """The next one that no program has taken, by a counter in global memory."""
+
+
+@dataclass(frozen=True)
+class HopperConfig:
+    """One variant of the kernel, which computes a tile of 128 rows with two warpgroups and visits 128 keys at a time.
+
+    `stages` buffers each hold a tile of keys or values. `named_barriers` lets the warpgroups take turns by hardware
+    barriers instead of mbarriers. `hold_softmax` repeats the wait for values after the softmax: ptxas hoists the wait
+    for their product above it otherwise, and nothing overlaps. `pin_rounding` converts weights where they are computed:
+    LLVM sinks that into the next step otherwise, where f32 weights cost twice the registers. `clean_values` has a warp
+    zero the values of keys that no row of a partial tile sees, so that NaN and infinity in them reach nobody; without
+    it all values of visited tiles must be finite.
+    """
+
+    stages: int = 2
+    schedule: Schedule = Schedule.GRID
+    named_barriers: bool = False
+    hold_softmax: bool = True
+    pin_rounding: bool = True
+    clean_values: bool = True
+    consumer_registers: int = 240
+    producer_registers: int = 24
+
+    def __post_init__(self) -> None:
+        if self.stages < 2:
+            raise LoweringError(f"{self.stages} stages; values of one tile are used beside the keys of the next")
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether a program computes more than one tile."""
+        return self.schedule is not Schedule.GRID
+
+    def shared_bytes(self, head_dim: int) -> int:
+        """An upper bound on the shared memory of a program."""
+        row = 2 * head_dim
+        query_buffers = 2 if self.is_persistent else 1
+        return query_buffers * TILE * row + 2 * self.stages * TILE * row + BARRIER_BYTES
+
+    @classmethod
+    def choose(cls, head_dim: int, element_type: AnyFloat) -> HopperConfig:
+        """The variant for a head dimension and element type. Raises LoweringError if there is none."""
+        check_supported(head_dim, element_type)
+        return cls(stages=2 if head_dim == 128 else 4)
+
+
+def check_supported(head_dim: int, element_type: AnyFloat) -> None:
+    """Raise LoweringError if no variant of the kernel takes such inputs."""
+    if head_dim not in HEAD_DIMS or not isinstance(element_type, Float16Type | BFloat16Type):
+        raise LoweringError(f"no Hopper kernel for head_dim {head_dim} in {element_type}; 64 and 128 in f16 and bf16")

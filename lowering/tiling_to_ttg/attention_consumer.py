@@ -1,0 +1,165 @@
+"""A consumer: one warpgroup that computes 64 rows of a tile.
+
+While the tensor cores work on the product of the last weights with their values, the warpgroup computes the softmax of
+the next scores; and the two warpgroups take turns in issuing products, so that one computes a softmax while the other
+multiplies (Shah et al., "FlashAttention-3", arXiv 2407.08608).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from xdsl.dialects.builtin import f32, i32
+
+from compilemask.lowering.tiling_to_tt.builder import Value
+from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
+from compilemask.lowering.tiling_to_ttg.attention_softmax import (
+    Softmax,
+    advance,
+    as_operand,
+    factor,
+    masked,
+    pattern_words,
+    start,
+)
+from compilemask.lowering.tiling_to_ttg.attention_tile import Tile
+from compilemask.lowering.tiling_to_ttg.builder import slice_of
+from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer, Product
+
+FIRST_NAMED_BARRIER = 8
+TURN_THREADS = 256
+"""Those of a warpgroup and of the one that passes the turn to it."""
+
+
+class State(NamedTuple):
+    """Between two visits: running softmax, output so far [64, D], weights of the last visit, number of the next."""
+
+    peak: Value
+    total: Value
+    acc: Value
+    weights: Value
+    count: Value
+
+    @property
+    def softmax(self) -> Softmax:
+        """The part that belongs to the softmax."""
+        return Softmax(self.peak, self.total)
+
+
+class Result(NamedTuple):
+    """Of a tile's rows: peak in base 2 [64], sums by lane [64, 4], output in flight, the next visit's number."""
+
+    softmax: Softmax
+    acc: Product
+    count: Value
+
+
+class Turns:
+    """The warpgroups issue matrix products in turn: 0, 1, 0, 1, ... once per visit."""
+
+    def __init__(self, frame: Frame, part: int) -> None:
+        self.frame, self.part, self.next = frame, part, (part + 1) % CONSUMERS
+
+    def begin(self) -> None:
+        """Once, before the first visit: the first turn is warpgroup 0's."""
+        if self.frame.turns is None and self.next == 0:
+            self.frame.kb.bar_arrive(FIRST_NAMED_BARRIER, TURN_THREADS)
+
+    def take(self, count: Value) -> None:
+        """Wait for this warpgroup's turn in a visit."""
+        if self.frame.turns is None:
+            self.frame.kb.bar_sync(FIRST_NAMED_BARRIER + self.part, TURN_THREADS)
+        else:
+            self.frame.turns[self.part].wait((count % 2) ^ 1 if self.part == 0 else count % 2)
+
+    def give(self) -> None:
+        """Let the next warpgroup issue."""
+        if self.frame.turns is None:
+            self.frame.kb.bar_arrive(FIRST_NAMED_BARRIER + self.next, TURN_THREADS)
+        else:
+            self.frame.turns[self.next].arrive()
+
+
+def consume(frame: Frame, turns: Turns, tile: Tile, iteration: Value, count: Value) -> Result:
+    """Visits all keys of a tile; the last product with values is still in flight."""
+    kb, part = frame.kb, turns.part
+    query = frame.query[part].reshape(ROWS, frame.head_dim)
+    frame.query_full[part].wait(iteration % 2)
+    state = _first_visit(frame, turns, tile, query, count)
+    pairs = tile.pairs(frame)
+    with kb.for_loop(1, tile.n_partial, 1, state) as partial:
+        words = pattern_words(frame, part, kb.load(pairs + partial.index * 2 + 1))
+        partial.yield_(*_visit(frame, turns, query, State(*partial.carried), words))
+    taken = kb.cast(tile.n_partial == 0, i32)
+    with kb.for_loop(taken, tile.n_full, 1, partial.results) as full:
+        full.yield_(*_visit(frame, turns, query, State(*full.carried), None))
+    state = State(*full.results)
+    if frame.config.is_persistent:
+        frame.query_empty[part].arrive()
+    acc = _weigh_values(frame, state, state.count - 1)
+    return Result(state.softmax, acc, state.count)
+
+
+def _first_visit(frame: Frame, turns: Turns, tile: Tile, query: Buffer, count: Value) -> State:
+    """Scores and weights of the first tile of keys, masked even if it is full; all masked if there is none."""
+    kb = frame.kb
+    is_partial = tile.n_partial > 0
+    pattern = kb.load(tile.pairs(frame) + 1, is_partial, 0)
+    everything = kb.where(tile.n_full > 0, -1, 0)
+    words = pattern_words(frame, turns.part, pattern, is_partial, everything)
+    product = _multiply(frame, turns, query, count)
+    turns.give()
+    scores = masked(frame, kb.warp_group_dot_wait(product), words)
+    _release_key(frame, count)
+    after, weights, _ = advance(frame, start(frame), scores, factor(frame), is_masked=True)
+    acc = kb.zeros((ROWS, frame.head_dim), f32, frame.layouts.output)
+    return State(*after, acc, as_operand(frame, weights), count + 1)
+
+
+def _visit(frame: Frame, turns: Turns, query: Buffer, state: State, words: Value | None) -> State:
+    """Scores of a tile of keys, and beside their softmax the product of the last weights with their values."""
+    kb, count = frame.kb, state.count
+    product = _multiply(frame, turns, query, count)
+    acc = _weigh_values(frame, state, count - 1)
+    turns.give()
+    scores = kb.warp_group_dot_wait(product, pending=1)
+    _release_key(frame, count)
+    if words is not None:
+        scores = masked(frame, scores, words)
+    after, weights, fade = advance(frame, state.softmax, scores, factor(frame), is_masked=words is not None)
+    operand = as_operand(frame, weights)
+    if frame.config.hold_softmax:
+        place, phase = frame.place(count - 1)
+        frame.value.ready[place].wait(phase)
+    total = finish_product(frame, acc, count - 1)
+    by_row = kb.convert_layout(fade, slice_of(frame.layouts.output, 1))[:, None]
+    return State(*after, total * by_row, operand, count + 1)
+
+
+def _multiply(frame: Frame, turns: Turns, query: Buffer, count: Value) -> Product:
+    """Starts the product of the rows with the count-th tile of keys, in this warpgroup's turn."""
+    place, phase = frame.place(count)
+    frame.key.full[place].wait(phase)
+    turns.take(count)
+    keys = frame.key.buffers[place].reshape(TILE, frame.head_dim)
+    return frame.kb.warp_group_dot(query, keys.transpose(), layout=frame.layouts.scores)
+
+
+def _weigh_values(frame: Frame, state: State, count: Value) -> Product:
+    """Starts to add the product of the last weights with their values."""
+    place, phase = frame.place(count)
+    frame.value.ready[place].wait(phase)
+    values = frame.value.buffers[place].reshape(TILE, frame.head_dim)
+    return frame.kb.warp_group_dot(state.weights, values, state.acc)
+
+
+def _release_key(frame: Frame, count: Value) -> None:
+    frame.key.empty[frame.place(count)[0]].arrive()
+
+
+def finish_product(frame: Frame, acc: Product, count: Value) -> Value:
+    """The output with the count-th tile's values in it, which nobody reads any more."""
+    total = frame.kb.warp_group_dot_wait(acc)
+    frame.value.empty[frame.place(count)[0]].arrive()
+    return total

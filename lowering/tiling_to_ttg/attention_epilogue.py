@@ -1,0 +1,43 @@
+"""The end of a tile: out and lse of a warpgroup's rows. Rows that have seen nothing give 0 and -inf."""
+
+from __future__ import annotations
+
+import math
+
+from xdsl.dialects.builtin import i64
+
+from compilemask.lowering.tiling_to_tt.builder import Value
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_consumer import Result, finish_product
+from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
+from compilemask.lowering.tiling_to_ttg.attention_tile import Tile
+from compilemask.lowering.tiling_to_ttg.builder import slice_of
+
+LN_2 = math.log(2)
+
+
+def store(frame: Frame, part: int, tile: Tile, valid: Value, result: Result) -> None:
+    """Stores rows that exist; NaN if the tile is not valid."""
+    kb = frame.kb
+    total = kb.convert_layout(kb.reduce(result.softmax.total, 1, "sum"), frame.layouts.rows)
+    empty = total == 0.0
+    first_row = tile.index * TILE + part * ROWS
+    _store_lse(frame, tile, first_row, valid, kb.where(empty, -math.inf, (result.softmax.peak + kb.log2(total)) * LN_2))
+    weight = kb.where(empty, 0.0, 1.0 / kb.where(empty, 1.0, total))
+    weight = kb.where(valid, weight, math.nan)
+    by_row = kb.convert_layout(weight, slice_of(frame.layouts.output, 1))[:, None]
+    out = finish_product(frame, result.acc, result.count - 1) * by_row
+    buffer = frame.out[part]
+    if frame.config.is_persistent:
+        kb.store_wait()
+    buffer.reshape(ROWS, frame.head_dim).store(kb.cast(out, frame.element_type))
+    kb.fence_async_shared()
+    batch, head = tile.batch_and_head(frame)
+    frame.out_map.store([batch, head, first_row, 0], buffer)
+
+
+def _store_lse(frame: Frame, tile: Tile, first_row: Value, valid: Value, lse: Value) -> None:
+    kb = frame.kb
+    row = first_row + kb.arange(0, ROWS, frame.layouts.rows)
+    of_head = kb.arg("lse") + kb.cast(tile.head, i64) * kb.cast(kb.arg("queries"), i64)
+    kb.store(of_head + row, kb.where(valid, lse, math.nan), row < kb.arg("queries"))

@@ -1,0 +1,173 @@
+"""What all warps of the Hopper attention kernel share: arguments, buffers and barriers, and where tiles lie in rings.
+
+The producer fills the rings `key` and `value` of buffers; a buffer's `full` barrier ends a phase when its bytes have
+come, its `empty` barrier when both warpgroups have read it. `count` numbers the tiles that a program visits, so that
+tile n uses buffer n % stages, in the phase of parity n / stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from xdsl.dialects.builtin import AnyFloat, f32, i32
+
+from compilemask.dialects.tiling import AttentionOp
+from compilemask.dialects.triton.layouts import BARRIER_LAYOUT, LinearLayout, NvidiaMmaLayout, SliceLayout
+from compilemask.dialects.triton.layouts_linear import reshaped
+from compilemask.lowering.tiling_to_tt.builder import Arg, Value, ptr
+from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE, HopperConfig, Schedule
+from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, slice_of, tensor_map, wgmma
+from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers, Buffer, Descriptor
+
+POINTER_ALIGNMENT = 16
+RECORD_WORDS = 8
+PATTERN_WORDS = 4
+TENSOR_MAPS = ("q", "k", "v", "out")
+SECTIONS = ("tiles", "order", "visits", "patterns", "columns")
+SIZES = (
+    "heads",
+    "group",
+    "queries",
+    "keys",
+    "query_tiles",
+    "mask_batch_stride",
+    "mask_head_stride",
+    "all_heads",
+    "heads_together",
+)
+"""`all_heads` counts the query heads of all batches; `heads_together` of them are computed before the next ones."""
+
+
+def kernel_arguments(config: HopperConfig) -> list[Arg]:
+    """The kernel's arguments in order. Boxes of the maps [B, H, S, D] have 64 rows of q and out, 128 of k and v."""
+    counter = [Arg("counter", ptr(i32), POINTER_ALIGNMENT)] if config.schedule is Schedule.ATOMIC else []
+    return [
+        *map(tensor_map, TENSOR_MAPS),
+        Arg("lse", ptr(f32)),
+        *(Arg(name, ptr(i32), POINTER_ALIGNMENT) for name in SECTIONS),
+        *counter,
+        *(Arg(name, i32) for name in SIZES),
+        Arg("scale", f32),
+    ]
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """Where the threads of a warpgroup hold what: scores and output as wgmma leaves them."""
+
+    scores: NvidiaMmaLayout
+    output: NvidiaMmaLayout
+
+    @property
+    def quads(self) -> LinearLayout:
+        """Scores as [64, 16, 4, 2]: column 8 i + 2 lane + c of a row lies in lane `lane` of the row's quad."""
+        return reshaped(self.scores, (ROWS, TILE), (ROWS, TILE // 8, 4, 2))
+
+    @property
+    def lanes(self) -> SliceLayout:
+        """[64, 4]: a number per row and lane of its quad."""
+        return slice_of(slice_of(self.quads, 3), 1)
+
+    @property
+    def rows(self) -> SliceLayout:
+        """[64]: a number per row of the scores."""
+        return slice_of(self.scores, 1)
+
+
+class Ring(NamedTuple):
+    """Buffers of tiles [128, D] with the barriers that say who may use them; `ready` is `full`, or after cleaning."""
+
+    buffers: Buffer
+    full: Barriers
+    ready: Barriers
+    empty: Barriers
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The kernel's parts that all warps know."""
+
+    kb: GpuKernelBuilder
+    op: AttentionOp
+    config: HopperConfig
+    layouts: Layouts
+    query_map: Descriptor
+    key_map: Descriptor
+    value_map: Descriptor
+    out_map: Descriptor
+    query: Buffer
+    query_full: Barriers
+    query_empty: Barriers
+    key: Ring
+    value: Ring
+    turns: Barriers | None
+    """Whose turn it is to issue matrix products; None if named barriers tell."""
+    out: Buffer
+    record: Buffer | None
+    """The tile that a persistent program computes next."""
+    record_full: Barrier | None
+    record_empty: Barrier | None
+
+    @property
+    def head_dim(self) -> int:
+        """D."""
+        return self.op.head_dim
+
+    @property
+    def element_type(self) -> AnyFloat:
+        """T."""
+        return self.op.element_type
+
+    @property
+    def readers(self) -> int:
+        """Partitions that read the record of a tile: both consumers and the cleaner."""
+        return CONSUMERS + int(self.config.clean_values)
+
+    def place(self, count: Value) -> tuple[Value, Value]:
+        """The buffer of the count-th tile, and the parity of the phase in which it is full."""
+        stages = self.config.stages
+        if stages & (stages - 1) == 0:
+            return count % stages, (count // stages) % 2
+        return self.kb.trunc_rem(count, stages), self.kb.trunc_div(count, stages) % 2
+
+
+def open_frame(kb: GpuKernelBuilder, op: AttentionOp, config: HopperConfig) -> Frame:
+    """Allocates shared memory and initializes barriers."""
+    head_dim, element = op.head_dim, op.element_type
+    query_box, key_box = (1, 1, ROWS, head_dim), (1, 1, TILE, head_dim)
+    maps = [
+        kb.descriptor(name, box, element)
+        for name, box in zip(TENSOR_MAPS, (query_box, key_box, key_box, query_box), strict=True)
+    ]
+    query = kb.alloc(query_box, element, count=CONSUMERS).named("query")
+    key, value = (_ring(kb, config, op, name) for name in ("key", "value"))
+    persistent = config.is_persistent
+    readers = CONSUMERS + int(config.clean_values)
+    frame = Frame(
+        kb,
+        op,
+        config,
+        Layouts(wgmma(TILE), wgmma(head_dim)),
+        *maps,
+        query=query,
+        query_full=kb.barriers(CONSUMERS),
+        query_empty=kb.barriers(CONSUMERS),
+        key=key,
+        value=value,
+        turns=None if config.named_barriers else kb.barriers(CONSUMERS),
+        out=kb.alloc(query_box, element, count=CONSUMERS).named("out") if persistent else query,
+        record=kb.alloc((RECORD_WORDS,), i32, BARRIER_LAYOUT).named("record") if persistent else None,
+        record_full=kb.barriers(1)[0] if persistent else None,
+        record_empty=kb.barriers(1, readers)[0] if persistent else None,
+    )
+    kb.fence_async_shared()
+    return frame
+
+
+def _ring(kb: GpuKernelBuilder, config: HopperConfig, op: AttentionOp, name: str) -> Ring:
+    buffers = kb.alloc((1, 1, TILE, op.head_dim), op.element_type, count=config.stages).named(name)
+    full = kb.barriers(config.stages)
+    is_cleaned = config.clean_values and name == "value"
+    ready = kb.barriers(config.stages) if is_cleaned else full
+    return Ring(buffers, full, ready, kb.barriers(config.stages, CONSUMERS))

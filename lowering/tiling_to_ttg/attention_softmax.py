@@ -1,0 +1,91 @@
+"""A block of scores [64, 128] of one warpgroup: masked by bits, and the step of online softmax (base 2) on it.
+
+Key c of a tile is bit 2 * (c >> 3) + (c & 1) of word (c >> 1) & 3 of its row (docs/descriptor.md): a thread holds the
+columns of one word per row, so that masking moves nothing between threads. Sums stay per thread until the tile ends.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from xdsl.dialects.builtin import f32, i32
+
+from compilemask.lowering.tiling_to_tt.builder import Value
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_frame import PATTERN_WORDS, Frame
+from compilemask.lowering.tiling_to_ttg.builder import dot_operand, slice_of
+
+LOG2_E = math.log2(math.e)
+SMALLEST_FACTOR = 2.0**-126
+
+
+class Softmax(NamedTuple):
+    """Of the rows so far: largest score in base 2 [64], and the sum of weights per lane of the row's quad [64, 4]."""
+
+    peak: Value
+    total: Value
+
+
+def factor(frame: Frame) -> Value:
+    """What turns products into scores in base 2; not 0, because what is not visible scores -inf."""
+    kb = frame.kb
+    return kb.maximum(kb.arg("scale") * LOG2_E, SMALLEST_FACTOR, propagate_nan=True)
+
+
+def start(frame: Frame) -> Softmax:
+    """Of rows that have seen nothing."""
+    kb, layouts = frame.kb, frame.layouts
+    return Softmax(kb.full((ROWS,), -math.inf, f32, layouts.rows), kb.zeros((ROWS, PATTERN_WORDS), f32, layouts.lanes))
+
+
+def pattern_words(
+    frame: Frame, part: int, pattern: Value, exists: Value | None = None, other: Value | int = 0
+) -> Value:
+    """[64, 4] words of a warpgroup's rows of a pattern; if it does not exist, `other` in all of them."""
+    kb, layout = frame.kb, frame.layouts.lanes
+    row = kb.arange(0, ROWS, slice_of(layout, 1))
+    lane = kb.arange(0, PATTERN_WORDS, slice_of(layout, 0))
+    base = kb.arg("patterns") + (pattern * (TILE * PATTERN_WORDS) + part * (ROWS * PATTERN_WORDS))
+    address = base + (row[:, None] * PATTERN_WORDS + lane[None, :])
+    if exists is None:
+        return kb.load(address)
+    return kb.load(address, exists, other)
+
+
+def masked(frame: Frame, scores: Value, words: Value) -> Value:
+    """Scores where the pair is visible, else -inf."""
+    kb, quads = frame.kb, frame.layouts.quads
+    octet = kb.arange(0, TILE // 8, slice_of(slice_of(slice_of(quads, 3), 2), 0))
+    column = kb.arange(0, 2, slice_of(slice_of(slice_of(quads, 2), 1), 0))
+    octet, column = octet[None, :][:, :, None][:, :, :, None], column[None, :][:, None, :][:, :, None, :]
+    bit = kb.constant(1, i32) << (octet * 2 + column)
+    visible = (words[:, None, :][:, :, :, None] & bit) != 0
+    flat = kb.convert_layout(kb.reshape(visible, (ROWS, TILE)), frame.layouts.scores)
+    return kb.where(flat, scores, -math.inf)
+
+
+def advance(
+    frame: Frame, before: Softmax, scores: Value, scale: Value, *, is_masked: bool
+) -> tuple[Softmax, Value, Value]:
+    """The state after products [64, 128], their weights in f32, and the factor [64] by which earlier sums fade."""
+    kb = frame.kb
+    peak = kb.maximum(before.peak, kb.reduce(scores, 1, "max") * scale)
+    # A row that has seen nothing has the peak -inf, and -inf - -inf is NaN.
+    shift = kb.where(peak == -math.inf, 0.0, peak) if is_masked else peak
+    weights = kb.exp2(scores * scale - shift[:, None])
+    fade = kb.exp2(before.peak - shift)
+    lanes = kb.reduce(kb.reduce(kb.reshape(weights, (ROWS, TILE // 8, 4, 2)), 3, "sum"), 1, "sum")
+    by_lane = kb.convert_layout(fade, slice_of(frame.layouts.lanes, 1))[:, None]
+    return Softmax(peak, before.total * by_lane + lanes), weights, fade
+
+
+def as_operand(frame: Frame, weights: Value) -> Value:
+    """Weights as the left operand of their product with the values, in registers."""
+    kb = frame.kb
+    rounded = (
+        kb.round_in_place(weights, frame.element_type)
+        if frame.config.pin_rounding
+        else kb.cast(weights, frame.element_type)
+    )
+    return kb.convert_layout(rounded, dot_operand(frame.layouts.output))
