@@ -4,9 +4,10 @@
     compilemask lower hstu --to interval
     compilemask lower my_mask.mlir --to ttir --target cuda:90 --param window=512 -o my_mask.ttir
     compilemask draw shared_prompt --seq 4096 -o mask.png
+    compilemask prove clear
     compilemask doctor
 
-Exit status: 0 done, 1 `doctor` found that something is missing, 2 bad input.
+Exit status: 0 done, 1 `doctor` found that something is missing or `prove` that a lowering is wrong, 2 bad input.
 """
 
 from __future__ import annotations
@@ -83,6 +84,13 @@ def _parser() -> argparse.ArgumentParser:
     draw.add_argument("--keys", type=_length, metavar="M", help="number of keys (default: as many as queries)")
     draw.add_argument("-o", metavar="FILE", dest="output", default="mask.png", help="picture (default: mask.png)")
     draw.set_defaults(run=_draw)
+
+    prove = commands.add_parser("prove", help="prove a mask's lowering for all lengths and parameters")
+    _add_mask(prove)
+    prove.add_argument(
+        "--timeout", type=_length, default=10_000, metavar="MS", help="for each question to the solver (default: 10000)"
+    )
+    prove.set_defaults(run=_prove)
 
     commands.add_parser("list", help="masks by name").set_defaults(run=_list)
     commands.add_parser("doctor", help="what is installed, what is missing").set_defaults(run=_doctor)
@@ -196,6 +204,14 @@ def _draw(options: argparse.Namespace) -> int:
         f"{seen.count(FULL):,} full and {seen.count(PARTIAL):,} partial of {seen.classes.size:,} tiles"
     )
     return 0
+
+
+def _prove(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from compilemask.tools.prove import report
+
+    return 0 if report(_module(options), Console(highlight=False), options.timeout) else 1
 
 
 def _list(options: argparse.Namespace) -> int:

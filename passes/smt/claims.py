@@ -1,0 +1,96 @@
+"""Claims about functions, and their proof or refutation for all lengths and parameters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from xdsl.ir import SSAValue
+
+from compilemask.passes.smt.call import Call, Counterexample, counterexample
+from compilemask.passes.smt.library import Term, z3
+from compilemask.passes.smt.world import World
+
+Status = Literal["proved", "refuted", "unknown"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that holds for every pair of every call. `holds` states it; `violated` executes one call and looks."""
+
+    function: str
+    name: str
+    meaning: str
+    holds: Callable[[World, Call], Term]
+    violated: Callable[[Counterexample], bool]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a claim. A counterexample has been executed; `reason` says why nothing is known."""
+
+    claim: Claim
+    status: Status
+    milliseconds: float
+    counterexample: Counterexample | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        detail = f": {self.counterexample}" if self.counterexample else f": {self.reason}" if self.reason else ""
+        return f"@{self.claim.function}, {self.claim.name} ({self.claim.meaning}): {self.status}{detail}"
+
+
+def decide(claim: Claim, parameters: Sequence[SSAValue], timeout_ms: int) -> Verdict:
+    """Prove or refute a claim about functions with these mask parameters. Each question to the solver may take
+    `timeout_ms`; there are a handful at most.
+    """
+    started = time.perf_counter()
+
+    def verdict(status: Status, found: Counterexample | None = None, reason: str = "") -> Verdict:
+        return Verdict(claim, status, (time.perf_counter() - started) * 1e3, found, reason)
+
+    world = World()
+    call = Call.unknown(world, parameters)
+    goal = claim.holds(world, call)
+    facts = world.closed_facts()
+    answer, model, reason = _ask([*facts, z3().Not(goal)], timeout_ms)
+    if answer == "unsat" or (answer == "unknown" and _in_pieces(goal, facts, timeout_ms)):
+        return verdict("proved")
+    search = [*facts, *world.narrow, z3().Not(goal)]
+    _, small, _ = _ask([*search, *call.small()], timeout_ms)
+    if small is None and world.narrow:
+        _, model, _ = _ask(search, timeout_ms)
+    for candidate in (small, model):
+        found = None if candidate is None else counterexample(call, candidate)
+        if found is not None and claim.violated(found):
+            return verdict("refuted", found)
+    if answer == "sat":
+        reason = "the solver's counterexample is none when it is executed"
+    return verdict("unknown", reason=reason or "no answer in time")
+
+
+def _in_pieces(goal: Term, facts: list[Term], timeout_ms: int) -> bool:
+    """Whether each piece of a goal can be proved by itself: the parts of a conjunction, both ways of an equivalence."""
+    pieces = [goal]
+    if z3().is_and(goal):
+        pieces = goal.children()
+    elif z3().is_eq(goal) and z3().is_bool(goal.arg(0)):
+        a, b = goal.children()
+        pieces = [z3().Implies(a, b), z3().Implies(b, a)]
+    if len(pieces) < 2:
+        return False
+    return all(_ask([*facts, z3().Not(piece)], timeout_ms)[0] == "unsat" for piece in pieces)
+
+
+def _ask(conditions: list[Term], timeout_ms: int) -> tuple[str, Any, str]:
+    """ "unsat", "sat" or "unknown"; a model; why nothing is known."""
+    solver = z3().Solver()
+    solver.set("timeout", timeout_ms)
+    solver.add(*conditions)
+    answer = str(solver.check())
+    return answer, solver.model() if answer == "sat" else None, solver.reason_unknown() if answer == "unknown" else ""
+
+
+__all__ = ["Claim", "Status", "Verdict", "decide"]

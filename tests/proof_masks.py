@@ -1,0 +1,40 @@
+"""The masks whose lowerings are proved: leaves, the catalogue, and combinations that lower in unusual ways."""
+
+from __future__ import annotations
+
+import compilemask as cm
+
+OFFSETS = [0, 5, 9]
+
+MASKS: dict[str, cm.Mask] = {
+    "full": cm.full(),
+    "causal": cm.causal(),
+    "causal from the end": cm.causal(align="bottom_right"),
+    "window": cm.window(20, 7),
+    "window from the end": cm.window(20, None, align="bottom_right"),
+    "band": cm.band(-3, 5),
+    "rows": cm.rows(3, 9),
+    "columns": cm.cols(3, 9),
+    "document": cm.document(OFFSETS),
+    "causal document": cm.causal() & cm.document(OFFSETS),
+    "shared prompt": cm.shared_prompt(OFFSETS),
+    "hstu": cm.hstu(100, 5),
+    "hstu with padding": cm.hstu(100, 5, 150),
+    "padding": cm.padding(50),
+    "sink and window": cm.causal() & (cm.cols(0, 4) | cm.window(13)),
+    "prefix": cm.causal() | cm.cols(0, 7),
+    "longformer": cm.window(16, 16) | cm.rows(0, 4) | cm.cols(0, 4),
+    "chunked": cm.causal() & cm.where(lambda q, kv, size: q // size == kv // size, size=64),
+    "labels": cm.causal() & cm.where(lambda q, kv, label: label[q] == label[kv], label=[1, 2, 1]),
+    "disk": cm.disk2d(4, 5, 3),
+    "disk behind text": cm.disk2d(40, 50, 8, origin=4),
+    "box": cm.box2d(4, 5, 2, 3),
+    "clear": cm.clear(4, 5, 16, text=7),
+    "outside a window": ~cm.window(12, 12),
+    "far in the document": cm.document(OFFSETS) - cm.window(4),
+    "outside a disk": ~cm.disk2d(4, 5, 3),
+    "causal clear": cm.clear(4, 5, 3, text=7) & cm.causal(),
+}
+
+UNKNOWN: dict[tuple[str, str], str] = {}
+"""Claims that the solver does not decide in time, by mask and name, and why."""

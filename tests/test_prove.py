@@ -1,0 +1,58 @@
+"""The lowerings of the whole catalogue, proved for all lengths and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import z3
+from proof_masks import MASKS, UNKNOWN
+
+import compilemask as cm
+from compilemask.dialects import mask
+from compilemask.lowering import pipeline
+from compilemask.passes.prove import prove_lowering
+from compilemask.passes.prove_interval import interval_claims
+from compilemask.passes.prove_tiling import tiling_claims
+from compilemask.passes.smt.call import Call
+from compilemask.passes.smt.claims import Claim, Verdict
+from compilemask.passes.smt.world import World
+
+TIMEOUT_MS = 10_000
+
+
+def source_of(subject: cm.Mask) -> mask.FuncOp:
+    """The mask's function."""
+    func = subject.module().body.block.first_op
+    assert isinstance(func, mask.FuncOp)
+    return func
+
+
+def verdicts_of(subject: cm.Mask) -> list[Verdict]:
+    """What becomes of all claims about a mask's lowering."""
+    return list(prove_lowering(source_of(subject), pipeline.lower(subject.module(), "tiling"), TIMEOUT_MS))
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_lowering_is_proved(name: str, record_property: Callable[[str, object], None]) -> None:
+    for verdict in verdicts_of(MASKS[name]):
+        record_property(verdict.claim.name, f"{verdict.status} in {verdict.milliseconds:.0f} ms")
+        expected = "unknown" if (name, verdict.claim.name) in UNKNOWN else "proved"
+        assert verdict.status == expected, str(verdict)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_what_is_assumed_is_possible(name: str) -> None:
+    """A claim proved from contradictory facts would say nothing: each one has calls to speak of."""
+    source = source_of(MASKS[name])
+    lowered = pipeline.lower(MASKS[name].module(), "tiling")
+    func, tiles = pipeline.interval_of(lowered), pipeline.tiling_of(lowered)
+    claims: list[Claim] = [*interval_claims(func, source), *tiling_claims(tiles, lowered)]
+    for claim in claims:
+        world = World()
+        call = Call.unknown(world, func.body.block.args[3:])
+        claim.holds(world, call)
+        solver = z3.Solver()
+        solver.set("timeout", TIMEOUT_MS)
+        solver.add(*world.closed_facts(), *world.narrow, *call.small(), call.queries > 1, call.keys > 1)
+        assert solver.check() == z3.sat, f"{claim.name}: no call satisfies the facts"
