@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from xdsl.dialects.builtin import i32
+
+from compilemask.dialects.triton.layouts import WARP_SIZE, BlockedLayout
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_config import TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import RECORD_WORDS, Frame
@@ -67,3 +70,37 @@ def first_visit(frame: Frame, tile: Tile) -> tuple[Value, Value]:
     none = kb.ceil_div(kb.arg("keys"), TILE)
     key_tile = kb.where(visits_any, kb.load(tile.pairs(frame), visits_any, 0), none)
     return key_tile.named("key_tile"), kb.cast(tile.n_partial == 0, tile.n_runs.dtype)
+
+
+def write_record(frame: Frame, tile: Tile | None, iteration: Value) -> None:
+    """Tells the other warps the program's next tile, or that there is none, when they have read the one before."""
+    kb = frame.kb
+    assert frame.record is not None
+    assert frame.record_full is not None
+    assert frame.record_empty is not None
+    index = kb.arange(0, RECORD_WORDS, _record_layout(1))
+    words = kb.full((RECORD_WORDS,), int(tile is not None), i32, _record_layout(1))
+    for position, word in enumerate(tile or (), start=1):
+        words = kb.where(index == position, word, words)
+    frame.record_empty.wait((iteration % 2) ^ 1)
+    frame.record.store(words)
+    frame.record_full.arrive()
+
+
+def read_record(frame: Frame, num_warps: int, iteration: Value) -> tuple[Value, Tile]:
+    """Whether there is a tile, and the tile, when the producer has written it."""
+    kb, layout = frame.kb, _record_layout(num_warps)
+    assert frame.record is not None
+    assert frame.record_full is not None
+    assert frame.record_empty is not None
+    frame.record_full.wait(iteration % 2)
+    words = frame.record.load(layout)
+    frame.record_empty.arrive()
+    index = kb.arange(0, RECORD_WORDS, layout)
+    exists, *tile = (kb.reduce(kb.where(index == i, words, 0), 0, "sum") for i in range(1 + len(Tile._fields)))
+    return exists != 0, Tile(*tile)
+
+
+def _record_layout(num_warps: int) -> BlockedLayout:
+    """Every thread holds the whole record."""
+    return BlockedLayout.of([RECORD_WORDS], [WARP_SIZE], [num_warps], [0])
