@@ -164,6 +164,29 @@ class SegmentOfOp(IRDLOperation):
 
 
 @irdl_op_definition
+class SearchOp(IRDLOperation):
+    """The first position at which an ascending table holds at least a value: a read there or behind gives `value` or
+    more, a read before it less.
+
+    As a read outside the table gives the nearest entry, the result is -2^30 if already the first entry is large enough,
+    and 2^30 if no entry is. It never falls as the value rises.
+    """
+
+    name = "interval.search"
+    table = operand_def(MemRefType)
+    value = operand_def(i32)
+    result = result_def(i32)
+    assembly_format = "$table `for` $value attr-dict `:` type($table)"
+    traits = traits_def(Pure())
+
+    def __init__(self, table: SSAValue, value: SSAValue) -> None:
+        super().__init__(operands=[table, value], result_types=[i32])
+
+    def verify_(self) -> None:
+        _verify_table(self.name, self.table)
+
+
+@irdl_op_definition
 class IsqrtOp(IRDLOperation):
     """The largest integer whose square is at most the operand; -1 for a negative operand. Exact for operands below
     2^30.
@@ -395,6 +418,7 @@ INTERVAL = Dialect(
         ReturnOp,
         ReadOp,
         SegmentOfOp,
+        SearchOp,
         IsqrtOp,
         RangeOp,
         FamilyOp,

@@ -21,7 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from xdsl.ir import SSAValue
+from xdsl.dialects import arith as xdsl_arith
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr
+from xdsl.ir import BlockArgument, SSAValue
+from xdsl.traits import ConstantLike
 
 from compilemask.dialects import interval
 from compilemask.passes.bounds import (
@@ -118,10 +121,32 @@ def _direction(expr: Expr, q: SSAValue) -> int | None:
 
 
 def _rises(value: SSAValue, q: SSAValue) -> bool:
-    """Whether a value never falls as q rises: q itself, and what `segment_of` gives for such a position."""
-    if value is q:
+    """Whether a value never falls as q rises: q itself, what does not depend on it, and what grows with such values."""
+    if not depends_on(of_atom(Value(value)), frozenset({q})):
         return True
-    return isinstance(value.owner, interval.SegmentOfOp) and _rises(value.owner.position, q)
+    match value.owner:
+        case interval.SegmentOfOp() as op:
+            return _rises(op.position, q)
+        case interval.SearchOp() as op:
+            return _rises(op.value, q)
+        case interval.ReadOp() as op:
+            return is_ascending(op.table) and _rises(op.index, q)
+        case xdsl_arith.AddiOp() | xdsl_arith.MaxSIOp() | xdsl_arith.MinSIOp() as op:
+            return _rises(op.lhs, q) and _rises(op.rhs, q)
+        case xdsl_arith.FloorDivSIOp() as op:
+            divisor = ConstantLike.get_constant_value(op.rhs)
+            return isinstance(divisor, IntegerAttr) and divisor.value.data > 0 and _rises(op.lhs, q)
+        case _:
+            return value is q
+
+
+def is_ascending(table: SSAValue) -> bool:
+    """Whether a parameter's function says that the table's entries ascend (`ascending` lists their numbers)."""
+    func = table.owner.parent_op() if isinstance(table, BlockArgument) else None
+    listed = func.attributes.get("ascending") if func is not None else None
+    if not isinstance(listed, ArrayAttr) or not isinstance(table, BlockArgument):
+        return False
+    return any(isinstance(item, IntegerAttr) and item.value.data == table.index for item in listed.data)
 
 
 # ---- translation invariance ----

@@ -319,9 +319,24 @@ def function_bounds(func: interval.FuncOp) -> Bounds:
             bounds.assume_le(begin, position + 1)
             bounds.assume_le(position + 1, end)
             bounds.assume_le(begin, end)
+        elif isinstance(op, interval.SearchOp):
+            _assume_search(bounds, op)
         elif isinstance(op, interval.IsqrtOp):
             bounds.assume_le(constant(-1), of_atom(Value(op.result)))
     return bounds
+
+
+def _assume_search(bounds: Bounds, op: interval.SearchOp) -> None:
+    """The entry of the searched table at p is found at p or before, a larger value behind p."""
+    found, value = of_atom(Value(op.result)), lift(bounds, op.value)
+    for atom in atoms(value):
+        if isinstance(atom, Value) and isinstance(read := atom.ssa.owner, interval.ReadOp) and read.table is op.table:
+            above = value - of_atom(atom)
+            position = lift(bounds, read.index)
+            if above.is_constant and above.constant <= 0:
+                bounds.assume_le(found, position)
+            elif above.is_constant:
+                bounds.assume_le(position + 1, found)
 
 
 def lift(bounds: Bounds, value: SSAValue, renamed: Mapping[SSAValue, Expr] | None = None) -> Expr:

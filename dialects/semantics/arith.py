@@ -194,6 +194,16 @@ def segment_of(offsets: Value, position: Value) -> tuple[Value, Value]:
     return np.where(inside, begin, behind), np.where(inside, end, behind)
 
 
+FAR = 2**30
+"""Where a search ends that finds its value before or behind a table."""
+
+
+def search(table: Value, value: Value) -> Value:
+    """The first position at which an ascending table, read with `read`, holds at least each value."""
+    found = np.searchsorted(table, value, side="left")
+    return np.where(found == 0, -FAR, np.where(found == table.size, FAR, found))
+
+
 def as_argument(value: object, kind: Attribute, what: str) -> Value:
     """A run-time argument as an int64 array: a scalar for `i32`, one dimension for `memref<?xi32>`."""
     array = np.asarray(value)
@@ -205,4 +215,16 @@ def as_argument(value: object, kind: Attribute, what: str) -> Value:
     return checked(array.astype(np.int64), what)
 
 
-__all__ = ["MAX", "MIN", "Value", "as_argument", "checked", "checked_for", "execute", "handles", "read", "segment_of"]
+__all__ = [
+    "MAX",
+    "MIN",
+    "Value",
+    "as_argument",
+    "checked",
+    "checked_for",
+    "execute",
+    "handles",
+    "read",
+    "search",
+    "segment_of",
+]

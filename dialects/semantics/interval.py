@@ -265,6 +265,8 @@ def _step(op: Operation, values: dict[SSAValue, Value]) -> None:
             values[op.result] = arith.read(values[op.table], values[op.index])
         case interval.SegmentOfOp():
             values[op.begin], values[op.end] = arith.segment_of(values[op.offsets], values[op.position])
+        case interval.SearchOp():
+            values[op.result] = arith.search(values[op.table], values[op.value])
         case interval.IsqrtOp():
             values[op.result] = isqrt(values[op.operand])
         case _ if arith.handles(op):

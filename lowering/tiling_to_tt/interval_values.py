@@ -85,6 +85,8 @@ class Scope:
                 begin, end = segment_of(self.kb, self.table(op.offsets), self[op.position])
                 self._bind(op.begin, begin)
                 self._bind(op.end, end)
+            case interval.SearchOp():
+                self._bind(op.result, search(self.kb, self.table(op.table), self[op.value]))
             case interval.IsqrtOp():
                 self._bind(op.result, isqrt(self.kb, self[op.operand]))
             case xdsl_arith.ConstantOp():
@@ -218,6 +220,12 @@ def segment_of(kb: KernelBuilder, offsets: Table, position: Value) -> tuple[Valu
     begin = kb.load(offsets.pointer + segment, mask=inside, other=behind)
     end = kb.load(offsets.pointer + (segment + 1), mask=inside, other=behind)
     return kb.maximum(begin, 0), end
+
+
+def search(kb: KernelBuilder, table: Table, value: Value) -> Value:
+    """The first position of an ascending table with at least each value; 2^30 beyond an end where none is inside."""
+    found = _entries_up_to(kb, table, value - 1)
+    return kb.where(found == 0, -(2**30), kb.where(found == table.length, 2**30, found))
 
 
 def _entries_up_to(kb: KernelBuilder, offsets: Table, position: Value) -> Value:

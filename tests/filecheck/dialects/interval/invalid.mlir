@@ -62,6 +62,16 @@ func.func @bad(%t: memref<?x?xi32>, %i: i32) {
 // -----
 // CHECK: {{^// -+$}}
 
+// interval.search: a table of another rank
+func.func @bad(%t: memref<?x?xi32>, %i: i32) {
+  %p = interval.search %t for %i : memref<?x?xi32>
+  func.return
+}
+// CHECK: interval.search takes a memref<?xi32>, got memref<?x?xi32>
+
+// -----
+// CHECK: {{^// -+$}}
+
 // interval.isqrt: another type
 func.func @bad(%f: f32) {
   %x = "interval.isqrt"(%f) : (f32) -> i32

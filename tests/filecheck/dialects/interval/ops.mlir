@@ -9,6 +9,7 @@ interval.func @ranges(%q: i32, %queries: i32, %keys: i32, %offsets: memref<?xi32
   %begin, %end = interval.segment_of %offsets at %q : memref<?xi32>
   %first = interval.read %offsets[%zero] : memref<?xi32>
   %root = interval.isqrt %first
+  %found = interval.search %offsets for %root : memref<?xi32>
   %prompt = interval.range %zero to %root
   %own = interval.range %begin to %end
   %some = arith.cmpi slt, %q, %first : i32
@@ -21,6 +22,7 @@ interval.func @ranges(%q: i32, %queries: i32, %keys: i32, %offsets: memref<?xi32
 // CHECK-NEXT:    %begin, %end = interval.segment_of %offsets at %q : memref<?xi32>
 // CHECK-NEXT:    %first = interval.read %offsets[%zero] : memref<?xi32>
 // CHECK-NEXT:    %root = interval.isqrt %first
+// CHECK-NEXT:    %found = interval.search %offsets for %root : memref<?xi32>
 // CHECK-NEXT:    %prompt = interval.range %zero to %root
 // CHECK-NEXT:    %own = interval.range %begin to %end
 // CHECK-NEXT:    %some = arith.cmpi slt, %q, %first : i32
@@ -98,6 +100,7 @@ interval.func @predicate(%q: i32, %queries: i32, %keys: i32) -> !interval.set<?>
 // GENERIC: %begin, %end = "interval.segment_of"(%offsets, %q) : (memref<?xi32>, i32) -> (i32, i32)
 // GENERIC: %first = "interval.read"(%offsets, %zero) : (memref<?xi32>, i32) -> i32
 // GENERIC: %root = "interval.isqrt"(%first) : (i32) -> i32
+// GENERIC: %found = "interval.search"(%offsets, %root) : (memref<?xi32>, i32) -> i32
 // GENERIC: %prompt = "interval.range"(%zero, %root) : (i32, i32) -> !interval.set<1>
 // GENERIC: %when = "interval.when"(%some, %own) : (i1, !interval.set<1>) -> !interval.set<1>
 // GENERIC: %visible = "interval.concat"(%prompt, %when) : (!interval.set<1>, !interval.set<1>) -> !interval.set<2>
