@@ -1,7 +1,7 @@
 """`mask-to-interval`: a region of the (query, key) plane becomes, for one query row, the set of keys that it sees.
 
 Each leaf has a closed form; set operations become set operations (`interval-normalize` works them out). A predicate
-(`mask.where`) becomes a `between` of nothing and everything.
+(`mask.where`) is solved for the key (predicate_to_interval.py); as far as that fails, it becomes a `between`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,20 @@ from typing import Any
 from xdsl.builder import Builder
 from xdsl.context import Context
 from xdsl.dialects import arith as xdsl_arith
-from xdsl.dialects.builtin import FunctionType, IntegerAttr, ModuleOp, i32
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.dialects.builtin import ArrayAttr, FunctionType, IntegerAttr, ModuleOp, i32, i64
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from compilemask.dialects import arith, interval, mask
 from compilemask.errors import LoweringError
+from compilemask.lowering.predicate_to_interval import Sets, lower_predicate
 from compilemask.passes.bound_emission import constant_name
 
+ASCENDING = "ascending"
+"""The attribute that lists ascending tables by number: of a `mask.where` among the parameters of its function, of an
+interval function among its arguments.
+"""
 LEADING_ARGUMENTS = ("q", "queries", "keys")
 """Arguments that an interval function has before the mask's parameters."""
 
@@ -51,6 +56,8 @@ class FunctionLowering:
             new.name_hint = old.name_hint
             self.values[old] = new
         self._constants: dict[int, SSAValue] = {}
+        self.ascending: set[int] = set()
+        """The parameters that are known to be ascending tables."""
 
     def lower(self) -> interval.FuncOp:
         """The interval function."""
@@ -63,7 +70,10 @@ class FunctionLowering:
                 self._lower(op)
         assert returned is not None
         inputs = [argument.type for argument in self.block.args]
-        return interval.FuncOp(self.func.sym_name, FunctionType.from_lists(inputs, [returned.type]), Region(self.block))
+        positions = [IntegerAttr(len(LEADING_ARGUMENTS) + number, i64) for number in sorted(self.ascending)]
+        facts: dict[str, Attribute] = {ASCENDING: ArrayAttr(positions)} if positions else {}
+        kind = FunctionType.from_lists(inputs, [returned.type])
+        return interval.FuncOp(self.func.sym_name, kind, Region(self.block), facts)
 
     def _lower(self, op: Operation) -> None:
         rule = _RULES.get(type(op))
@@ -204,9 +214,27 @@ class FunctionLowering:
         return self.insert(interval.WhenOp(self.within(grid.origin, self.q, end), family))
 
     def where(self, op: mask.WhereOp) -> SSAValue:
-        """Known only by its predicate."""
-        nothing, whole = self.insert(interval.ConcatOp([])), self.insert(interval.RangeOp(self.constant(0), self.keys))
-        between = interval.BetweenOp(nothing, whole)
+        """The predicate solved for the key; a `between` where that is not possible."""
+        ascending = self._ascending(op)
+        self.ascending |= ascending
+        sets = lower_predicate(
+            op,
+            self.builder,
+            self.values,
+            (self.q, self.queries, self.keys),
+            frozenset(self.block.args[len(LEADING_ARGUMENTS) + i] for i in ascending),
+        )
+        return sets.inner if sets.inner is sets.outer else self._between(op, sets)
+
+    def _ascending(self, op: mask.WhereOp) -> set[int]:
+        """The parameters that the operation says to be ascending tables."""
+        listed = op.attributes.get(ASCENDING)
+        items = listed.data if isinstance(listed, ArrayAttr) else ()
+        return {item.value.data for item in items if isinstance(item, IntegerAttr)}
+
+    def _between(self, op: mask.WhereOp, sets: Sets) -> SSAValue:
+        """Decided by the predicate between an inner and an outer set."""
+        between = interval.BetweenOp(*sets)
         body = Builder(InsertPoint.at_end(between.body.block))
         mapping: dict[SSAValue, Any] = dict(self.values)
         for old, new in zip(op.body.block.args, between.body.block.args, strict=True):
