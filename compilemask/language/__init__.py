@@ -4,6 +4,7 @@ from compilemask.language.builder import Parameter
 from compilemask.language.causal import causal
 from compilemask.language.clear import clear
 from compilemask.language.document import document
+from compilemask.language.from_mask_mod import from_mask_mod
 from compilemask.language.hstu import hstu
 from compilemask.language.image import box2d, disk2d
 from compilemask.language.leaves import band, cols, full, rows
@@ -24,6 +25,7 @@ __all__ = [
     "cols",
     "disk2d",
     "document",
+    "from_mask_mod",
     "full",
     "hstu",
     "load",

@@ -1,0 +1,248 @@
+"""Masks from FlexAttention's mask_mods, unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import CellType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, i32, i64
+from xdsl.ir import Block, Region, SSAValue
+
+from compilemask.dialects import mask as dialect
+from compilemask.errors import MaskError
+from compilemask.language.builder import Builder
+from compilemask.language.extent import Extent
+from compilemask.language.from_mask_mod_graph import Emitter, Graph, Node
+from compilemask.language.mask import Mask
+from compilemask.language.values import Value
+
+if TYPE_CHECKING:
+    import torch
+
+    MaskMod = Callable[..., Any]
+    """FlexAttention's `mask_mod(b, h, q_idx, kv_idx)`."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _FromMaskMod(Mask):
+    graph: Graph
+    visible: Node
+    names: tuple[str, ...]
+    ascending: frozenset[int]
+    axes: tuple[tuple[str, Value], ...]
+    label: str
+
+    @property
+    def name(self) -> str:
+        return self.label
+
+    def extents(self) -> tuple[Extent, ...]:
+        tables = ((number, self.graph.tables[number]) for number in sorted(self.ascending))
+        return tuple(
+            Extent(f"{self.label}: {self.names[number]}", (value,), _checked_ascending(self.names[number]))
+            for number, value in tables
+        )
+
+    def emit(self, builder: Builder) -> SSAValue:
+        used = _reads(self.visible)
+        tables: list[Any] = [None] * len(self.names)
+        for number, value in enumerate(self.graph.tables):
+            if number in used:
+                make = builder.scalar if value.is_scalar else builder.table
+                tables[number] = make(self.names[number], value)
+        body = Block(arg_types=[i32, i32])
+        for argument, hint in zip(body.args, ("q", "kv"), strict=True):
+            argument.name_hint = hint
+        emitter = Emitter(body, tables)
+        for name, value in self.axes:
+            emitter.done[self.graph.node(name)] = builder.scalar({"b": "batch", "h": "head"}[name], value)
+        body.add_op(dialect.YieldOp(emitter.value(self.visible)))
+        op = dialect.WhereOp(Region(body))
+        listed = {tables[number].index for number in self.ascending}
+        if listed:
+            op.attributes["ascending"] = ArrayAttr([IntegerAttr(number, i64) for number in sorted(listed)])
+        return builder.add(op, "visible")
+
+
+def _checked_ascending(name: str) -> Callable[[torch.Tensor], int]:
+    """The check, when a mask is used, that a table in host memory still ascends: it may have been written to."""
+
+    def check(table: torch.Tensor) -> int:
+        if not _ascends(table):
+            raise MaskError(f"{name} no longer ascends, as it did when from_mask_mod saw it; make the mask again")
+        return 0
+
+    return check
+
+
+def _ascends(table: torch.Tensor) -> bool:
+    return bool((table[..., 1:] >= table[..., :-1]).all())
+
+
+def from_mask_mod(
+    mask_mod: MaskMod,
+    B: int | None = None,
+    H: int | None = None,
+    *,
+    sorted_tables: Iterable[str | torch.Tensor] = (),
+) -> Mask:
+    """A mask from a FlexAttention `mask_mod(b, h, q_idx, kv_idx)`, which stays as it is.
+
+    The function is called once, on symbols, through whatever helpers it uses (`and_masks`, closures, ...). It may do
+    integer and logical arithmetic with Python's operators and torch functions, `torch.where`, and read captured tensors
+    by index. Captured tensors become parameters of the mask: they are not copied, and what is written to them later
+    counts. What the function computes from captured tensors alone is computed once, here. Python integers become
+    constants of the mask; a captured tensor of shape [] is a run-time integer.
+
+    Comparisons are solved for the key where that is possible, and then a row sees a few intervals of keys. Tables of
+    ids that ascend, as those of packed documents do, are solved too: in host memory they are looked at, in device
+    memory `sorted_tables` says so, because a look would wait for the device. Everything else works through the
+    predicate.
+
+    Args:
+        mask_mod: the function.
+        B, H: numbers of batches and of query heads. Needed only if the function computes with b or h; tables that it
+            indexes by them say how many there are.
+        sorted_tables: captured tensors in device memory whose entries ascend (along the last dimension), by the name of
+            the variable that holds them or themselves. Wrong promises give wrong masks.
+
+    Raises:
+        MaskError: the function cannot be traced (the message says what it did), a captured tensor holds no integers or
+            truth values, or `sorted_tables` names none of them; where the mask is used, if a table in host memory that
+            ascended does not any more.
+    """
+    from compilemask.language.from_mask_mod_rules import apply
+    from compilemask.language.from_mask_mod_trace import Traced, TraceMode, Tracer, as_array
+
+    if not callable(mask_mod):
+        raise MaskError(f"from_mask_mod takes a mask_mod(b, h, q_idx, kv_idx), got {type(mask_mod).__name__}")
+    tracer = Tracer(B, H)
+    nodes = (tracer.axis("b", B), tracer.axis("h", H), tracer.graph.node("q"), tracer.graph.node("kv"))
+    with TraceMode(tracer, apply):
+        result = mask_mod(*(Traced.of(as_array(node)) for node in nodes))
+        elements = tracer.elements(result)
+    if elements.size != 1:
+        raise MaskError(f"from_mask_mod: the mask_mod returns a tensor of shape {list(elements.shape)}, expected []")
+    visible = tracer.graph.as_truth(elements.item())
+    names = _names(mask_mod, tracer.sources)
+    ascending = _ascending(tracer.graph.tables, tracer.sources, names, _reads(visible), list(sorted_tables))
+    axes = tuple((name, _axis_value(name, size)) for name, size in (("b", B), ("h", H)) if _uses(visible, name))
+    return _FromMaskMod(tracer.graph, visible, names, ascending, axes, _label(mask_mod))
+
+
+# ---- what the graph uses ----
+
+
+def _walk(root: Node) -> list[Node]:
+    seen: dict[Node, None] = {}
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if node not in seen:
+            seen[node] = None
+            pending.extend(node.operands)
+    return list(seen)
+
+
+def _reads(root: Node) -> set[int]:
+    return {node.payload for node in _walk(root) if node.kind == "read" and isinstance(node.payload, int)}
+
+
+def _uses(root: Node, axis: str) -> bool:
+    return any(node.kind == axis for node in _walk(root))
+
+
+def _axis_value(name: str, size: int | None) -> Value:
+    import torch
+
+    if size is None:
+        argument, what = {"b": ("B", "batch"), "h": ("H", "head")}[name]
+        raise MaskError(f"from_mask_mod: the mask_mod computes with the {what} index; pass {argument}=")
+    numbers = torch.arange(size, dtype=torch.int32)
+    return Value(numbers.view(-1, 1, 1) if name == "b" else numbers.view(1, -1, 1), numbers, True)
+
+
+def _ascending(
+    tables: list[Value],
+    sources: list[torch.Tensor],
+    names: tuple[str, ...],
+    used: set[int],
+    promised: list[str | torch.Tensor],
+) -> frozenset[int]:
+    """The tables whose entries ascend: those in host memory that do, and those that were promised to."""
+    found: set[int] = set()
+    for number in used:
+        table = tables[number].data
+        if tables[number].is_scalar or isinstance(table, int):
+            continue
+        is_promised = any(_means(item, sources[number], names[number]) for item in promised)
+        on_host = table.device.type == "cpu"
+        if is_promised and on_host and not _ascends(table):
+            raise MaskError(f"from_mask_mod: sorted_tables names {names[number]}, which does not ascend")
+        if is_promised or (on_host and _ascends(table)):
+            found.add(number)
+    for item in promised:
+        if not any(_means(item, source, name) for source, name in zip(sources, names, strict=True)):
+            shown = item if isinstance(item, str) else f"a tensor of shape {list(item.shape)}"
+            raise MaskError(f"from_mask_mod: sorted_tables has {shown}, but the mask_mod reads {', '.join(names)}")
+    return frozenset(found)
+
+
+def _means(item: str | torch.Tensor, source: torch.Tensor, name: str) -> bool:
+    return item == name if isinstance(item, str) else item is source
+
+
+# ---- names ----
+
+
+def _label(mask_mod: MaskMod) -> str:
+    label = getattr(mask_mod, "__name__", "")
+    return label if label.isidentifier() and label.isascii() else "mask_mod"
+
+
+def _names(mask_mod: MaskMod, sources: list[torch.Tensor]) -> tuple[str, ...]:
+    """What the variables that hold the captured tensors are called."""
+    known: dict[int, str] = {}
+    seen: set[int] = set()
+    pending: list[Any] = [mask_mod]
+    while pending:
+        value = pending.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        for name, content in _captured(value):
+            if hasattr(content, "data_ptr"):
+                known.setdefault(id(content), name)
+            elif callable(content) or isinstance(content, tuple | list):
+                pending.append(content)
+    return tuple(known.get(id(source), "table") for source in sources)
+
+
+def _captured(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, tuple | list):
+        return [("table", item) for item in value]
+    function = value if isinstance(value, FunctionType) else getattr(value, "func", getattr(value, "__func__", None))
+    found: list[tuple[str, Any]] = []
+    if isinstance(function, FunctionType):
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        found += [(name, cell.cell_contents) for name, cell in cells if _is_filled(cell)]
+        found += [(name, function.__globals__.get(name)) for name in function.__code__.co_names]
+        found += [("table", item) for item in function.__defaults__ or ()]
+    if hasattr(value, "func"):
+        found += [("table", item) for item in value.args] + list(value.keywords.items())
+    owner = getattr(value, "__self__", value)
+    if not isinstance(owner, FunctionType | type) and isinstance(getattr(owner, "__dict__", None), dict):
+        found += list(owner.__dict__.items())
+    return found
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+__all__ = ["from_mask_mod"]

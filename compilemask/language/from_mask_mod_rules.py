@@ -1,0 +1,366 @@
+"""What torch functions do to traced tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+
+from compilemask.language.from_mask_mod_graph import Graph, Node
+from compilemask.language.from_mask_mod_trace import Traced, Tracer, as_array, refuse
+
+Rule = Callable[..., Any]
+
+# ---- element by element ----
+
+
+def _binary(kind: str) -> Callable[[Graph, Node, Node], Node]:
+    return lambda graph, a, b: graph.binary(kind, a, b)
+
+
+def _compare(kind: str) -> Callable[[Graph, Node, Node], Node]:
+    return lambda graph, a, b: graph.compare(kind, a, b)
+
+
+def _logical(kind: str) -> Callable[[Graph, Node, Node], Node]:
+    return lambda graph, a, b: graph.binary(kind, graph.as_truth(a), graph.as_truth(b))
+
+
+def _reversed(rule: Callable[[Graph, Node, Node], Node]) -> Callable[[Graph, Node, Node], Node]:
+    return lambda graph, a, b: rule(graph, b, a)
+
+
+def _modulo(graph: Graph, a: Node, b: Node) -> Node:
+    return graph.modulo(graph.as_integer(a), graph.as_integer(b))
+
+
+def _negative(graph: Graph, a: Node) -> Node:
+    return graph.binary("sub", graph.integer(0), a)
+
+
+def _absolute(graph: Graph, a: Node) -> Node:
+    return graph.binary("max", a, _negative(graph, a))
+
+
+def _power(graph: Graph, a: Node, b: Node) -> Node:
+    if b.number is None or not 0 <= b.number <= 8:
+        refuse("raises to a power that is not a small constant")
+    return reduce(lambda x, y: graph.binary("mul", x, y), [a] * b.number, graph.integer(1))
+
+
+_TWO: dict[str, Callable[[Graph, Node, Node], Node]] = {
+    "add": _binary("add"),
+    "sub": _binary("sub"),
+    "mul": _binary("mul"),
+    "floor_divide": _binary("floordiv"),
+    "remainder": _modulo,
+    "pow": _power,
+    "minimum": _binary("min"),
+    "maximum": _binary("max"),
+    "bitwise_and": _binary("and"),
+    "bitwise_or": _binary("or"),
+    "bitwise_xor": _binary("xor"),
+    "bitwise_left_shift": _binary("shl"),
+    "bitwise_right_shift": _binary("shr"),
+    "logical_and": _logical("and"),
+    "logical_or": _logical("or"),
+    "logical_xor": _logical("xor"),
+    "eq": _compare("eq"),
+    "ne": _compare("ne"),
+    "lt": _compare("slt"),
+    "le": _compare("sle"),
+    "gt": _compare("sgt"),
+    "ge": _compare("sge"),
+}
+_ONE: dict[str, Callable[[Graph, Node], Node]] = {
+    "neg": _negative,
+    "positive": lambda graph, a: a,
+    "abs": _absolute,
+    "square": lambda graph, a: graph.binary("mul", a, a),
+    "bitwise_not": lambda graph, a: graph.invert(a),
+    "logical_not": lambda graph, a: graph.invert(graph.as_truth(a)),
+}
+_ALIASES = {
+    "subtract": "sub",
+    "multiply": "mul",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+    "less": "lt",
+    "less_equal": "le",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "not_equal": "ne",
+    "negative": "neg",
+    "pos": "positive",
+    "absolute": "abs",
+    "invert": "bitwise_not",
+    "clip": "clamp",
+    "concatenate": "cat",
+    "view_as": "reshape_as",
+    "type_as": "to",
+}
+_REVERSIBLE = ("add", "sub", "mul", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
+
+
+def _elementwise(tracer: Tracer, function: Callable[..., Node], *operands: Any) -> Traced:
+    arrays = np.broadcast_arrays(*[tracer.elements(operand) for operand in operands])
+    result = np.empty(arrays[0].shape, dtype=object)
+    for place in np.ndindex(result.shape):
+        result[place] = function(tracer.graph, *[array[place] for array in arrays])
+    return Traced.of(result)
+
+
+# ---- functions with more arguments ----
+
+
+def _where(tracer: Tracer, condition: Any, then: Any, other: Any) -> Traced:
+    return _elementwise(tracer, lambda graph, c, a, b: graph.select(c, a, b), condition, then, other)
+
+
+def _clamp(tracer: Tracer, value: Any, min: Any = None, max: Any = None) -> Any:
+    if min is not None:
+        value = _elementwise(tracer, _TWO["maximum"], value, min)
+    return value if max is None else _elementwise(tracer, _TWO["minimum"], value, max)
+
+
+def _divide(tracer: Tracer, a: Any, b: Any, *, rounding_mode: str | None = None) -> Traced:
+    if rounding_mode != "floor":
+        refuse("divides with /; use // or rounding_mode='floor', as masks compute with integers")
+    return _elementwise(tracer, _TWO["floor_divide"], a, b)
+
+
+def _index(tracer: Tracer, value: Any, index: Any) -> Traced:
+    if not isinstance(value, Traced):
+        return tracer.index(value, index)
+    items = index if isinstance(index, tuple) else (index,)
+    if not any(isinstance(item, torch.Tensor) for item in items):
+        return Traced.of(np.asarray(value.elements[index], dtype=object))
+    if len(items) != 1:
+        refuse("indexes a computed tensor by several tensors")
+    return _elementwise(tracer, lambda graph, i: _nth(graph, list(value.elements), i), items[0])
+
+
+def _nth(graph: Graph, items: list[Any], index: Node) -> Node:
+    """The item at an index, compared with one after the other."""
+    if not items or isinstance(items[0], np.ndarray):
+        refuse("indexes a computed tensor that is not one-dimensional by a tensor")
+    result: Node = items[-1]
+    for position in reversed(range(len(items) - 1)):
+        wanted = (graph.integer(position), graph.integer(position - len(items)))
+        hit = graph.binary("or", *[graph.compare("eq", index, number) for number in wanted])
+        result = graph.select(hit, items[position], result)
+    return result
+
+
+def _reduction(step: Callable[[Graph, Node, Node], Node]) -> Rule:
+    def rule(tracer: Tracer, value: Any, dim: Any = None, keepdim: bool = False) -> Traced:
+        elements = tracer.elements(value)
+        if dim is None:
+            elements, dim = elements.reshape(-1), 0
+        parts = np.split(elements, elements.shape[dim], axis=dim)
+        total = parts[0]
+        for part in parts[1:]:
+            total = _elementwise(tracer, step, Traced.of(total), Traced.of(part)).elements
+        return Traced.of(total if keepdim else np.squeeze(total, axis=dim))
+
+    return rule
+
+
+def _extreme(kind: str) -> Rule:
+    def rule(tracer: Tracer, value: Any, other: Any = None) -> Traced:
+        if other is None:
+            return _reduction(_binary(kind))(tracer, value)
+        if not isinstance(other, torch.Tensor):
+            refuse(f"asks for torch.{kind} with indices; use torch.a{kind}")
+        return _elementwise(tracer, _binary(kind), value, other)
+
+    return rule
+
+
+def _convert(tracer: Tracer, value: Any, *arguments: Any, **named: Any) -> Traced:
+    wanted = [item for item in (*arguments, *named.values()) if isinstance(item, torch.dtype | torch.Tensor)]
+    dtype = wanted[0].dtype if wanted and isinstance(wanted[0], torch.Tensor) else wanted[0] if wanted else None
+    if dtype is None:
+        return Traced.of(tracer.elements(value))
+    if dtype == torch.bool:
+        return _elementwise(tracer, lambda graph, a: graph.as_truth(a), value)
+    if dtype.is_floating_point or dtype.is_complex:
+        refuse(f"converts to {dtype}; masks compute with integers")
+    return _elementwise(tracer, lambda graph, a: graph.as_integer(a), value)
+
+
+def _to(dtype: torch.dtype) -> Rule:
+    return lambda tracer, value, **_: _convert(tracer, value, dtype)
+
+
+def _new(fill: Any) -> Rule:
+    """new_ones, zeros_like and the like: constants of a shape."""
+
+    def rule(tracer: Tracer, value: Any, *arguments: Any, dtype: torch.dtype | None = None, **named: Any) -> Traced:
+        given = list(arguments)
+        number = fill if fill is not None else named.pop("fill_value", None)
+        if number is None:
+            number = given.pop()
+        size = named.get("size", given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given)
+        shape = tuple(size) if given or "size" in named else tuple(value.shape)
+        result = np.empty(shape, dtype=object)
+        truth = dtype == torch.bool or (dtype is None and value.dtype == torch.bool)
+        for place in np.ndindex(shape):
+            result[place] = tracer.graph.truth(bool(number)) if truth else tracer.elements(number).item()
+        return Traced.of(result)
+
+    return rule
+
+
+def _shaped(function: Callable[..., Any]) -> Rule:
+    """A function that moves elements: numpy does the same to their array."""
+    return lambda tracer, value, *args, **named: Traced.of(np.asarray(function(value.elements, *args, **named)))
+
+
+def _sizes(arguments: tuple) -> tuple[int, ...]:
+    return tuple(arguments[0]) if len(arguments) == 1 and isinstance(arguments[0], tuple | list) else arguments
+
+
+def _expand(elements: np.ndarray, *sizes: Any) -> np.ndarray:
+    wanted = list(_sizes(sizes))
+    known = [1] * (len(wanted) - elements.ndim) + list(elements.shape)
+    return np.broadcast_to(elements, [k if w == -1 else w for w, k in zip(wanted, known, strict=True)])
+
+
+def _stack(join: Callable[..., np.ndarray]) -> Rule:
+    def rule(tracer: Tracer, tensors: Any, dim: int = 0) -> Traced:
+        return Traced.of(join([tracer.elements(tensor) for tensor in tensors], axis=dim))
+
+    return rule
+
+
+def _is_in(tracer: Tracer, elements: Any, test_elements: Any) -> Traced:
+    wanted = list(tracer.elements(test_elements).flat)
+
+    def hit(graph: Graph, value: Node) -> Node:
+        return reduce(
+            lambda a, b: graph.binary("or", a, b), [graph.compare("eq", value, w) for w in wanted], graph.truth(False)
+        )
+
+    return _elementwise(tracer, hit, elements)
+
+
+def _value_of(tracer: Tracer, *_: Any, **__: Any) -> Any:
+    refuse(
+        "asks for the value of something that depends on b, h, q_idx or kv_idx (if, and, or, not, int(), .item() or "
+        "range()); use & | ~ and torch.where"
+    )
+
+
+_RULES: dict[str, Rule] = {
+    "clamp": _clamp,
+    "clamp_min": lambda tracer, value, min: _clamp(tracer, value, min=min),
+    "clamp_max": lambda tracer, value, max: _clamp(tracer, value, max=max),
+    "div": _divide,
+    "divide": _divide,
+    "truediv": _divide,
+    "true_divide": _divide,
+    "rtruediv": _divide,
+    "getitem": _index,
+    "any": _reduction(_logical("or")),
+    "all": _reduction(_logical("and")),
+    "sum": _reduction(_binary("add")),
+    "amin": _reduction(_binary("min")),
+    "amax": _reduction(_binary("max")),
+    "min": _extreme("min"),
+    "max": _extreme("max"),
+    "to": _convert,
+    "type": _convert,
+    "bool": _to(torch.bool),
+    "int": _to(torch.int32),
+    "long": _to(torch.int64),
+    "float": _to(torch.float32),
+    "double": _to(torch.float64),
+    "half": _to(torch.float16),
+    "bfloat16": _to(torch.bfloat16),
+    "new_ones": _new(1),
+    "new_zeros": _new(0),
+    "new_full": _new(None),
+    "new_tensor": lambda tracer, value, data, **_: Traced.of(tracer.elements(data)),
+    "ones_like": _new(1),
+    "zeros_like": _new(0),
+    "full_like": _new(None),
+    "unsqueeze": _shaped(lambda elements, dim: np.expand_dims(elements, dim)),
+    "squeeze": _shaped(lambda elements, dim=None: np.squeeze(elements, axis=dim)),
+    "reshape": _shaped(lambda elements, *sizes: elements.reshape(_sizes(sizes))),
+    "view": _shaped(lambda elements, *sizes: elements.reshape(_sizes(sizes))),
+    "flatten": _shaped(lambda elements: elements.reshape(-1)),
+    "expand": _shaped(_expand),
+    "clone": _shaped(lambda elements, **_: elements),
+    "detach": _shaped(lambda elements: elements),
+    "contiguous": _shaped(lambda elements: elements),
+    "stack": _stack(np.stack),
+    "cat": _stack(np.concatenate),
+    "isin": _is_in,
+    "bool_value": _value_of,
+    "item": _value_of,
+    "tolist": _value_of,
+    "index": _value_of,
+    "float_value": _value_of,
+    "int_value": _value_of,
+}
+_AS_THEY_ARE = ("size", "dim", "numel", "ndimension", "is_floating_point", "nelement", "stride", "repr", "hash", "len")
+_VALUES = {"__bool__": "bool_value", "__int__": "int_value", "__float__": "float_value"}
+
+
+def apply(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """The result of a torch function of which an argument is traced."""
+    full = getattr(func, "__name__", "")
+    if full == "__get__":
+        return _attribute(func, args)
+    name = _VALUES.get(full, full.strip("_"))
+    if name in _AS_THEY_ARE:
+        with torch._C.DisableTorchFunction():
+            return func(*args, **kwargs)
+    if full.endswith("_") and not full.endswith("__"):
+        refuse(f"changes a tensor in place ({full})")
+    if name[:1] == "r" and name[1:] in _REVERSIBLE and full.startswith("__"):
+        rule = _TWO[_ALIASES.get(name[1:], name[1:])]
+        return _elementwise(tracer, _reversed(rule), *args)
+    if name[:1] == "i" and name[1:] in _REVERSIBLE and full.startswith("__"):
+        name = name[1:]
+    name = _ALIASES.get(name, name)
+    if name == "where":
+        method = func is torch.Tensor.where
+        return _where(tracer, *((args[1], args[0], args[2]) if method else args), **kwargs)
+    if name in _TWO:
+        return _elementwise(tracer, _TWO[name], *_two(name, args, kwargs))
+    if name in _ONE and not kwargs:
+        return _elementwise(tracer, _ONE[name], *args)
+    if name in _RULES:
+        try:
+            return _RULES[name](tracer, *args, **kwargs)
+        except (TypeError, ValueError, IndexError) as error:
+            refuse(f"calls {full} in a way that is not supported: {error}")
+    refuse(f"calls {full or func}, which is not supported")
+
+
+def _two(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple:
+    named = {key: value for key, value in kwargs.items() if key not in ("input", "self", "other", "exponent")}
+    if any(key != "alpha" or value != 1 for key, value in named.items()):
+        refuse(f"calls {name} with {', '.join(named)}, which is not supported")
+    return (*args, *(value for key, value in kwargs.items() if key != "alpha"))
+
+
+def _attribute(func: Any, args: tuple) -> Any:
+    name = getattr(getattr(func, "__self__", None), "__name__", "")
+    if name == "device":
+        return torch.device("cpu")
+    with torch._C.DisableTorchFunction():
+        return func(*args)
+
+
+__all__ = ["apply", "as_array"]

@@ -1,0 +1,227 @@
+"""Traces a mask_mod: runs it once on tensors whose elements are graph nodes.
+
+A `TorchFunctionMode` sees every torch function that the mask_mod calls, whatever helpers it goes through. Functions of
+traced tensors build nodes; others run as they are, so views of captured tensors stay views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from compilemask.errors import MaskError
+from compilemask.language.from_mask_mod_graph import Graph, Node
+from compilemask.language.values import Value
+
+MOST_ELEMENTS = 256
+"""Elements of the largest tensor that may be computed for one pair (q, kv)."""
+_INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+_HINT = "from_mask_mod: the mask_mod"
+
+
+class Traced(torch.Tensor):
+    """A small tensor of nodes. As a torch tensor it has a shape and a dtype, and no data."""
+
+    elements: np.ndarray
+
+    @staticmethod
+    def of(elements: np.ndarray) -> Traced:
+        """The tensor of an array of nodes."""
+        if elements.size > MOST_ELEMENTS:
+            raise MaskError(
+                f"{_HINT} computes a tensor of {elements.size} elements for each pair; at most {MOST_ELEMENTS}"
+            )
+        truth = all(node.is_truth for node in elements.flat)
+        shell = torch.empty(elements.shape, dtype=torch.bool if truth else torch.int64, device="meta")
+        result = torch.Tensor._make_subclass(Traced, shell)
+        result.elements = elements
+        return result
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+
+def as_array(node: Node) -> np.ndarray:
+    """An array of shape [] that holds one node."""
+    result = np.empty((), dtype=object)
+    result[()] = node
+    return result
+
+
+@dataclass(eq=False)
+class Gathered:
+    """A captured tensor as a table of the mask."""
+
+    tensor: torch.Tensor
+    number: int
+
+
+@dataclass(eq=False)
+class Tracer:
+    """What is known while a mask_mod runs."""
+
+    batches: int | None
+    heads: int | None
+    graph: Graph = field(default_factory=Graph)
+    sources: list[torch.Tensor] = field(default_factory=list)
+    """The captured tensor that each table of the graph is a view of."""
+    created: list[torch.Tensor] = field(default_factory=list)
+    """Tensors that the mask_mod makes from numbers: constants."""
+    _tables: dict[tuple[int, int | None, int | None, int], tuple[int, torch.Tensor]] = field(default_factory=dict)
+
+    def axis(self, name: str, size: int | None) -> Node:
+        """The index of the batch or the head."""
+        return self.graph.integer(0) if size == 1 else self.graph.node(name)
+
+    # ---- values ----
+
+    def elements(self, value: Any) -> np.ndarray:
+        """The nodes of a traced or captured tensor or a number."""
+        if isinstance(value, Traced):
+            return value.elements
+        if isinstance(value, torch.Tensor):
+            return self._of_tensor(value)
+        if isinstance(value, bool | np.bool_):
+            return as_array(self.graph.truth(bool(value)))
+        if isinstance(value, int | np.integer) or (isinstance(value, float) and value.is_integer()):
+            return as_array(self.graph.integer(int(value)))
+        raise MaskError(f"{_HINT} computes with {_shown(value)}; expected integers, truth values and tensors of them")
+
+    def _of_tensor(self, tensor: torch.Tensor) -> np.ndarray:
+        if any(tensor is constant for constant in self.created):
+            return self._constants(tensor)
+        if tensor.numel() > MOST_ELEMENTS:
+            raise MaskError(f"{_HINT} uses a tensor of shape {list(tensor.shape)} without an index")
+        result = np.empty(tuple(tensor.shape), dtype=object)
+        for place in np.ndindex(result.shape):
+            result[place] = self.gather(tensor, [self.graph.integer(i) for i in place])
+        return result
+
+    def _constants(self, tensor: torch.Tensor) -> np.ndarray:
+        if tensor.dtype != torch.bool and tensor.dtype not in _INTEGERS:
+            raise MaskError(f"{_HINT} makes a tensor of {tensor.dtype}; expected integers or truth values")
+        values = np.asarray(tensor.cpu().numpy())
+        result = np.empty(values.shape, dtype=object)
+        for place in np.ndindex(values.shape):
+            result[place] = self.elements(values[place]).item()
+        return result
+
+    # ---- captured tensors ----
+
+    def gather(self, tensor: torch.Tensor, index: Sequence[Node]) -> Node:
+        """One entry of a captured tensor; the indices of its dimensions that are b and h choose the mask's own part."""
+        if tensor.dtype != torch.bool and tensor.dtype not in _INTEGERS:
+            raise MaskError(f"{_HINT} reads a tensor of {tensor.dtype}; expected integers or truth values")
+        axes = {node.kind: axis for axis, node in reversed(list(enumerate(index))) if node.kind in ("b", "h")}
+        number = self._table(tensor, axes.get("b"), axes.get("h"))
+        position = self.graph.integer(0)
+        for axis, node in enumerate(index):
+            if axis not in axes.values():
+                size = int(tensor.shape[axis])
+                scaled = self.graph.binary("mul", position, self.graph.integer(size))
+                position = self.graph.binary("add", scaled, self._wrapped(node, size))
+        entry = self.graph.read(number, position)
+        return self.graph.as_truth(entry) if tensor.dtype == torch.bool else entry
+
+    def _wrapped(self, node: Node, size: int) -> Node:
+        """The index; negative ones count from the end."""
+        graph, node = self.graph, self.graph.as_integer(node)
+        if graph.is_non_negative(node):
+            return node
+        behind = graph.binary("add", node, graph.integer(size))
+        return graph.select(graph.compare("slt", node, graph.integer(0)), behind, node)
+
+    def _table(self, tensor: torch.Tensor, batch_axis: int | None, head_axis: int | None) -> int:
+        key = (id(tensor), batch_axis, head_axis, tensor.data_ptr() if tensor.device.type != "meta" else 0)
+        if key not in self._tables:
+            view = self._view(tensor, batch_axis, head_axis)
+            is_plain = tensor.dim() == 1 and batch_axis is None and head_axis is None
+            source = tensor if (is_plain and view.dtype == tensor.dtype) or tensor.dim() == 0 else view
+            is_scalar = tensor.dim() == sum(axis is not None for axis in (batch_axis, head_axis))
+            self.graph.tables.append(Value(view, source, is_scalar))
+            self.sources.append(tensor)
+            self._tables[key] = (len(self.sources) - 1, tensor)
+        return self._tables[key][0]
+
+    def _view(self, tensor: torch.Tensor, batch_axis: int | None, head_axis: int | None) -> torch.Tensor:
+        """[B or 1, H or 1, entries], without a copy where the strides allow it."""
+        shape = [1, 1]
+        front: list[int] = []
+        for place, (axis, wanted, what) in enumerate(
+            ((batch_axis, self.batches, "batches"), (head_axis, self.heads, "heads"))
+        ):
+            if axis is None:
+                continue
+            size = int(tensor.shape[axis])
+            if wanted is not None and size < wanted:
+                raise MaskError(f"{_HINT} reads a tensor for {size} {what}, expected {wanted}")
+            tensor = tensor.narrow(axis, 0, size if wanted is None else wanted)
+            shape[place] = int(tensor.shape[axis])
+            front.append(axis)
+        rest = [axis for axis in range(tensor.dim()) if axis not in front]
+        if tensor.dtype == torch.bool:
+            tensor = tensor.view(torch.uint8)
+        if not tensor.numel():
+            raise MaskError(f"{_HINT} reads a tensor of shape {list(tensor.shape)}, which has no entries")
+        return tensor.permute(*front, *rest).reshape(*shape, -1) if tensor.dim() else tensor.reshape(1, 1, 1)
+
+    def index(self, tensor: torch.Tensor, index: Any) -> Traced:
+        """tensor[index] of a captured tensor with a traced index; the last dimensions may be left out or be `:`."""
+        items = list(index) if isinstance(index, tuple | list) else [index]
+        while items and (items[-1] is Ellipsis or (isinstance(items[-1], slice) and items[-1] == slice(None))):
+            items.pop()
+        if len(items) > tensor.dim() or any(item is None or isinstance(item, slice) for item in items):
+            raise MaskError(f"{_HINT} indexes a tensor of shape {list(tensor.shape)} in a way that is not supported")
+        arrays = np.broadcast_arrays(*[self.elements(item) for item in items])
+        rest = tuple(tensor.shape[len(items) :])
+        result = np.empty(arrays[0].shape + rest, dtype=object)
+        if result.size > MOST_ELEMENTS:
+            raise MaskError(f"{_HINT} reads {result.size} entries of a tensor for each pair, at most {MOST_ELEMENTS}")
+        for place in np.ndindex(result.shape):
+            head = [array[place[: arrays[0].ndim]] for array in arrays]
+            tail = [self.graph.integer(i) for i in place[arrays[0].ndim :]]
+            result[place] = self.gather(tensor, [*head, *tail])
+        return Traced.of(result)
+
+
+class TraceMode(TorchFunctionMode):
+    """Sends torch functions of traced tensors to the rules of from_mask_mod_rules."""
+
+    def __init__(self, tracer: Tracer, rules: Callable[[Tracer, Any, tuple, dict], Any]) -> None:
+        super().__init__()
+        self.tracer, self.rules = tracer, rules
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if _holds_traced((*args, *kwargs.values())):
+            return self.rules(self.tracer, func, args, kwargs)
+        result = func(*args, **kwargs)
+        if getattr(func, "__name__", "") in _FACTORIES and isinstance(result, torch.Tensor):
+            self.tracer.created.append(result)
+        return result
+
+
+_FACTORIES = ("tensor", "as_tensor", "scalar_tensor", "ones", "zeros", "full", "arange")
+
+
+def _holds_traced(values: Any) -> bool:
+    return any(
+        isinstance(value, Traced) or (isinstance(value, tuple | list) and _holds_traced(value)) for value in values
+    )
+
+
+def refuse(what: str) -> NoReturn:
+    """Raises `MaskError`: the mask_mod does something that cannot be traced."""
+    raise MaskError(f"{_HINT} {what}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(value).__name__})"
+
+
+__all__ = ["TraceMode", "Traced", "Tracer", "as_array", "refuse"]
