@@ -6,15 +6,16 @@ from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
+from xdsl.ir import BlockArgument
 
 from compilemask.dialects import interval, mask
 from compilemask.dialects.semantics import interval as interval_semantics
 from compilemask.dialects.semantics import mask as mask_semantics
 from compilemask.errors import LoweringError
 from compilemask.passes.smt import mask_terms
-from compilemask.passes.smt.call import Call, Counterexample
+from compilemask.passes.smt.call import Call, Counterexample, ascending_tables
 from compilemask.passes.smt.claims import Claim
-from compilemask.passes.smt.interval_terms import Part, Row, parts_of
+from compilemask.passes.smt.interval_terms import LEADING, Part, Row, parts_of
 from compilemask.passes.smt.library import Term, z3
 from compilemask.passes.smt.world import World
 
@@ -45,6 +46,7 @@ def _faithful(source: mask.FuncOp, func: interval.FuncOp) -> list[Claim]:
     given, expected = func.function_type.inputs.data[3:], source.function_type.inputs.data
     if given != expected:
         raise LoweringError(f"prove: @{func.sym_name.data} does not take the parameters of its mask")
+    _check_ascending(source, func)
     root = func.body.block.last_op
     assert isinstance(root, interval.ReturnOp)
     between = root.value.owner
@@ -81,6 +83,20 @@ def _faithful(source: mask.FuncOp, func: interval.FuncOp) -> list[Claim]:
         ),
         claim("predicate", "between the two, the predicate says what is visible", decides),
     ]
+
+
+def _check_ascending(source: mask.FuncOp, func: interval.FuncOp) -> None:
+    """Raises LoweringError if the intervals take a table to ascend of which the mask does not say so."""
+    said: set[int] = set()
+    for op in source.body.walk():
+        said.update(ascending_tables(op))
+        if isinstance(op, mask.SegmentsOp):
+            assert isinstance(op.offsets, BlockArgument)
+            said.add(op.offsets.index)
+    for number in ascending_tables(func):
+        if number - LEADING not in said:
+            name = func.body.block.args[number].name_hint
+            raise LoweringError(f"prove: @{func.sym_name.data} takes {name} to ascend, its mask does not say so")
 
 
 _Also = Callable[[bool, interval_semantics.Between, int], bool]

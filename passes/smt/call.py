@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xdsl.dialects.builtin import MemRefType
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, MemRefType
+from xdsl.ir import Operation, SSAValue
 
 from compilemask.passes.smt.library import Term, z3
 from compilemask.passes.smt.world import Table, World
 
+LONGEST = 2**28
+"""Most queries and keys of a call."""
 LARGEST = 300
 """Counterexamples are first sought among lengths and parameters up to this one."""
 MOST_ENTRIES = 8
 """... and among tables of at most so many entries."""
 _UNREADABLE = 1 << 22
+
+
+def ascending_tables(op: Operation) -> list[int]:
+    """The numbers in the attribute `ascending`, by which an operation says that tables ascend."""
+    listed = op.attributes.get("ascending")
+    items = listed.data if isinstance(listed, ArrayAttr) else ()
+    return [item.value.data for item in items if isinstance(item, IntegerAttr)]
 
 
 @dataclass(frozen=True)
@@ -32,15 +41,22 @@ class Call:
 
     @classmethod
     def unknown(cls, world: World, parameters: Sequence[SSAValue]) -> Call:
-        """Any pair of any call of a function with such parameters."""
+        """Any pair of any call of a function with such parameters, up to the largest lengths that kernels take."""
         q, kv, queries, keys = (z3().Int(name) for name in ("q", "kv", "queries", "keys"))
-        world.know(q >= 0, q < queries, kv >= 0, kv < keys)
+        world.know(q >= 0, q < queries, kv >= 0, kv < keys, queries <= LONGEST, keys <= LONGEST)
         names = tuple(value.name_hint or f"parameter{index}" for index, value in enumerate(parameters))
         values = tuple(
             Table(world, name) if isinstance(value.type, MemRefType) else z3().Int(f"%{name}")
             for name, value in zip(names, parameters, strict=True)
         )
         return cls(q, kv, queries, keys, names, values)
+
+    def assume_ascending(self, numbers: Iterable[int]) -> None:
+        """That the entries of some tables, by their numbers among the parameters, ascend."""
+        for number in numbers:
+            table = self.parameters[number]
+            assert isinstance(table, Table)
+            table.ascending = True
 
     def small(self) -> list[Term]:
         """That lengths, parameters and tables are small."""
@@ -112,4 +128,4 @@ def _filled(known: dict[int, int], length: int) -> tuple[int, ...]:
     return tuple(entries)
 
 
-__all__ = ["Call", "Counterexample", "counterexample"]
+__all__ = ["Call", "Counterexample", "ascending_tables", "counterexample"]

@@ -9,9 +9,12 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from compilemask.dialects import interval
 from compilemask.passes.smt import arith_terms, lemmas
-from compilemask.passes.smt.call import Call
+from compilemask.passes.smt.call import Call, ascending_tables
 from compilemask.passes.smt.library import Term, z3
 from compilemask.passes.smt.world import Table, World
+
+LEADING = 3
+"""Arguments that an interval function has before the mask's parameters: q, queries, keys."""
 
 Part = interval.RangeOp | interval.FamilyOp
 
@@ -40,6 +43,7 @@ class Row:
     @classmethod
     def of_call(cls, world: World, func: interval.FuncOp, call: Call) -> Row:
         """The row of the call's query."""
+        call.assume_ascending(number - LEADING for number in ascending_tables(func))
         return cls(world, func, call.q, call.queries, call.keys, call.parameters)
 
     def visible(self, kv: Term) -> Term:
@@ -109,6 +113,9 @@ class Row:
                 values[op.result] = values[op.table].read(values[op.index])
             case interval.SegmentOfOp():
                 values[op.begin], values[op.end] = values[op.offsets].bounds_of(values[op.position])
+            case _ if op.name == "interval.search":
+                table, value = op.operands
+                values[op.results[0]] = values[table].search(values[value])
             case interval.IsqrtOp():
                 values[op.result] = self.world.root(values[op.operand])
             case interval.ReturnOp():

@@ -9,7 +9,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from compilemask.dialects import mask
 from compilemask.passes.smt import arith_terms, lemmas
-from compilemask.passes.smt.call import Call
+from compilemask.passes.smt.call import Call, ascending_tables
 from compilemask.passes.smt.library import Term, z3
 from compilemask.passes.smt.world import World
 
@@ -94,6 +94,7 @@ def _box(plane: _Plane, op: mask.BoxOp) -> Term:
 
 def _where(plane: _Plane, op: mask.WhereOp) -> Term:
     block = op.body.block
+    plane.call.assume_ascending(ascending_tables(op))
     plane.values[block.args[0]], plane.values[block.args[1]] = plane.call.q, plane.call.kv
     return plane.run(block)
 

@@ -83,8 +83,12 @@ class World:
         return z3().Function(f"{name}.{signature}", *sorts, result)(*operands)
 
 
+FAR = 2**30
+"""Where a search ends that finds its value before or behind a table (`interval.search`)."""
+
+
 class Table:
-    """An unknown table of an unknown number of entries, at least one."""
+    """An unknown table of an unknown number of entries, at least one. `ascending` says that its entries never fall."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -124,8 +128,19 @@ class Table:
         begin = z3().If(begin < 0, z3().IntVal(0), begin)
         return z3().If(inside, begin, position + 1), z3().If(inside, self._entry(s + 1), position + 1)
 
+    def search(self, value: Term) -> Term:
+        """The first index at which a read gives at least `value`, as `interval.search` has it."""
+        first, last = self._entry(z3().IntVal(0)), self._entry(self.length - 1)
+        found = z3().Function(f"{self.name}!search", z3().IntSort(), z3().IntSort())(value)
+        before, there = self._entry(found - 1), self._entry(found)
+        inside = z3().And(found >= 1, found < self.length, before < value, value <= there)
+        self.world.know(
+            z3().If(first >= value, found == -FAR, z3().If(last < value, found == FAR, inside)),
+        )
+        return found
+
     def order(self) -> list[Term]:
-        """That offsets ascend, at all indices that are looked at."""
+        """That entries ascend, at all indices that are looked at."""
         if not self.ascending:
             return []
         unique = list({index.get_id(): index for index in self.indices}.values())
