@@ -10,6 +10,7 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp, bf16, f16, f32, i32, i64
 from xdsl.ir import Attribute
 
+from compilemask.dialects.semantics import triton_gpu_schedule
 from compilemask.dialects.semantics.triton_gpu import DeadlockError, KernelError, MemoryFault, TensorMap, run_kernel
 from compilemask.dialects.semantics.triton_gpu_shared import byte_offsets
 from compilemask.dialects.semantics.triton_memory import bf16_to_bits, round_bf16
@@ -400,6 +401,18 @@ def test_a_deadlock_says_who_waits_for_what() -> None:
         "  partition 0 waits for the end of phase 0 of empty[0]: phase 0, 1 of 1 arrivals missing",
         "  partition 1 waits for named barrier 8: 128 of 256 threads have come (partition 1)",
     ]
+
+
+def test_a_program_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_gpu_schedule, "_MOST_TURNS", 100)
+    kb = GpuKernelBuilder("endless", [Arg("flag", ptr(i32))])
+    with kb.while_loop([kb.program_id(0)]) as loop:
+        with loop.condition() as (i,):
+            loop.continue_if(kb.load(kb.arg("flag")) == 0, i)
+        with loop.body() as (i,):
+            loop.yield_(i)
+    with pytest.raises(KernelError, match=r"program \(0, 0, 0\): no end after 100 turns"):
+        run(kb, [np.zeros(1, np.int32)])
 
 
 def test_named_barriers_order_memory() -> None:

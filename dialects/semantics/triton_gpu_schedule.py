@@ -7,11 +7,14 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from compilemask.dialects.semantics.triton_gpu_order import DeadlockError
+from compilemask.dialects.semantics.triton_gpu_order import DeadlockError, KernelError
 from compilemask.dialects.semantics.triton_gpu_tma import Load
 
 _LONGEST_TURN = 12
 """Switch points that a partition passes before another may be chosen, at most."""
+
+_MOST_TURNS = 1_000_000
+"""Turns after which a program is taken for one that does not end."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,11 @@ class Scheduler:
 
     def run(self) -> list[Load]:
         """Run until all partitions have ended; gives the loads still under way. Raises DeadlockError."""
+        turns = 0
         while self._entries:
+            turns += 1
+            if turns > _MOST_TURNS:
+                raise KernelError(f"no end after {_MOST_TURNS} turns of partitions")
             ready = [entry for entry in self._entries if entry.wait is None or entry.wait.is_over()]
             choices: list[_Entry | tuple[Load, float]] = [*ready, *self._loads]
             if not choices:
