@@ -33,7 +33,7 @@ def interval_claims(func: interval.FuncOp, source: mask.FuncOp | None = None) ->
             claims.append(_nested(func, owner))
     for prefix, value in sets:
         try:
-            claims += _ordered(func, parts_of(value), prefix)
+            claims += _ordered(func, source, parts_of(value), prefix)
         except ValueError:  # not in normal form; its meaning has been compared all the same
             continue
     return claims
@@ -159,26 +159,31 @@ def _nested(func: interval.FuncOp, between: interval.BetweenOp) -> Claim:
     return Claim(func.sym_name.data, "nested", "the inner set lies in the outer one", holds, _malformed(func))
 
 
-def _ordered(func: interval.FuncOp, parts: list[Part], prefix: str) -> list[Claim]:
+def _ordered(func: interval.FuncOp, source: mask.FuncOp | None, parts: list[Part], prefix: str) -> list[Claim]:
     name, claims = func.sym_name.data, []
     ranges = [part for part in parts if isinstance(part, interval.RangeOp)]
     families = [part for part in parts if isinstance(part, interval.FamilyOp)]
 
+    def row_of(world: World, call: Call) -> Row:
+        if source is not None:  # for what the mask's operations take for granted
+            mask_terms.visible(world, source, call)
+        return Row.of_call(world, func, call)
+
     def sorted_(world: World, call: Call) -> Term:
-        row = Row.of_call(world, func, call)
+        row = row_of(world, call)
         bounds = [(_clipped(row, part.lo), _clipped(row, part.hi)) for part in ranges]
         pairs = combinations(bounds, 2)
         return z3().And(*[z3().Implies(z3().And(a < b, c < d), b <= c) for (a, b), (c, d) in pairs])
 
     def disjoint(world: World, call: Call) -> Term:
-        row = Row.of_call(world, func, call)
+        row = row_of(world, call)
         holding = [row.contains(part.result, call.kv) for part in parts]
         first = len(ranges)
         pairs = [(a, b) for b in range(first, len(parts)) for a in range(b)]
         return z3().And(*[z3().Not(z3().And(holding[a], holding[b])) for a, b in pairs])
 
     def lines(world: World, call: Call) -> Term:
-        row = Row.of_call(world, func, call)
+        row = row_of(world, call)
         return z3().And(*[_lines(row, family) for family in families])
 
     if len(ranges) > 1:

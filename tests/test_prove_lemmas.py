@@ -25,6 +25,18 @@ def test_products_keep_order() -> None:
     holds(z3.Implies(z3.And(a >= 0, b >= 0), a * b >= 0))
 
 
+def test_signs() -> None:
+    holds(lemmas.signs(a, b, a * b))
+
+
+def test_order() -> None:
+    """With a <= b, (b - a) * factor >= 0; with a < b, (b - a - 1) * factor >= 0."""
+    steps = [z3.Implies(z3.And(c >= 0, n >= 0), n * c >= 0) for n in (b - a, b - a - 1)]
+    for step in steps:
+        holds(step)
+    holds(lemmas.order(a, a * c, b, b * c, c), *(z3.simplify(step, som=True) for step in steps))
+
+
 def test_raster() -> None:
     """With y < height, (height - 1 - y) * width >= 0; with y >= height, (y - height) * width >= 0; so for 0."""
     y, x, height, width = a, b, c, d

@@ -11,6 +11,7 @@ from xdsl.ir import SSAValue
 
 from compilemask.passes.smt.call import Call, Counterexample, counterexample
 from compilemask.passes.smt.library import Term, z3
+from compilemask.passes.smt.linear import without_products
 from compilemask.passes.smt.world import World
 
 Status = Literal["proved", "refuted", "unknown"]
@@ -55,7 +56,11 @@ def decide(claim: Claim, parameters: Sequence[SSAValue], timeout_ms: int) -> Ver
     call = Call.unknown(world, parameters)
     goal = claim.holds(world, call)
     facts = world.closed_facts()
-    answer, model, reason = _ask([*facts, z3().Not(goal)], timeout_ms)
+    refutation = [*facts, z3().Not(goal)]
+    linear = without_products(refutation)
+    if linear is not None and _ask(linear, timeout_ms)[0] == "unsat":
+        return verdict("proved")
+    answer, model, reason = _ask(refutation, timeout_ms)
     if answer == "unsat" or (answer == "unknown" and _in_pieces(goal, facts, timeout_ms)):
         return verdict("proved")
     search = [*facts, *world.narrow, z3().Not(goal)]

@@ -10,6 +10,19 @@ from __future__ import annotations
 from compilemask.passes.smt.library import Term, z3
 
 
+def signs(a: Term, b: Term, product: Term) -> Term:
+    """The sign of a product a * b."""
+    same, other = (z3().Or(z3().And(a >= 0, x), z3().And(a <= 0, y)) for x, y in ((b >= 0, b <= 0), (b <= 0, b >= 0)))
+    return z3().And(z3().Implies(same, product >= 0), z3().Implies(other, product <= 0))
+
+
+def order(a: Term, a_times: Term, b: Term, b_times: Term, factor: Term) -> Term:
+    """Products a * factor and b * factor with one that is not negative are in the order of a and b, and as far apart."""
+    not_less = z3().Implies(a <= b, a_times <= b_times)
+    apart = z3().Implies(a < b, a_times + factor <= b_times)
+    return z3().Implies(factor >= 0, z3().And(not_less, apart))
+
+
 def raster(y: Term, x: Term, height: Term, width: Term) -> Term:
     """A position y * width + x, x being a column, lies in a raster of `height` lines exactly if y is one of them."""
     offset = y * width + x
@@ -43,4 +56,4 @@ def disk(a: Term, b: Term, radius: Term) -> Term:
     return z3().Implies(z3().And(radius >= 0, inside), legs)
 
 
-__all__ = ["cells", "chord", "disk", "is_root", "raster"]
+__all__ = ["cells", "chord", "disk", "is_root", "order", "raster", "signs"]
