@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import i32
 
 from compilemask.dialects.triton.layouts import BlockedLayout
+from compilemask.dialects.triton.ttg_types import MemDescType
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_config import TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import PATTERN_WORDS, Frame
 from compilemask.lowering.tiling_to_ttg.attention_tile import Tile
-from compilemask.lowering.tiling_to_ttg.builder import slice_of
+from compilemask.lowering.tiling_to_ttg.builder import slice_of, tma_layout
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer
 
 OCTET = 8
@@ -27,7 +28,7 @@ OCTET_LAYOUT = BlockedLayout.of([1, 8], [4, 8], [1, 1], [1, 0])
 """[8, 64] values in one warp, 16 bytes a thread and row."""
 ROWS_AT_ONCE = 32
 WORDS_LAYOUT = BlockedLayout.of([1, 4], [32, 1], [1, 1], [1, 0])
-"""[32, 4] words of a pattern in one warp."""
+"""[32, 4] words of a pattern in one warp, a row a thread: one instruction combines those of all threads."""
 
 
 def clean(frame: Frame, tile: Tile, count: Value) -> Value:
@@ -41,7 +42,7 @@ def clean(frame: Frame, tile: Tile, count: Value) -> Value:
         frame.value.full[place].wait(phase)
         everybody = words[0] & words[1] & words[2] & words[3]
         with kb.if_else(everybody != -1) as branch, branch.then():
-            _zero_unseen(frame, frame.value.buffers[place].reshape(TILE, frame.head_dim), words, everybody)
+            _zero_unseen(frame, place, words, everybody)
             kb.fence_async_shared()
         frame.value.ready[place].arrive()
         partial.yield_(count + 1)
@@ -82,30 +83,32 @@ def _seen_by_rows(frame: Frame, rows: Value, pattern: Value) -> list[Value]:
     return [kb.reduce(kb.where(index == word, by_word, 0), 0, "or") for word in range(PATTERN_WORDS)]
 
 
-def _zero_unseen(frame: Frame, values: Buffer, words: Sequence[Value], everybody: Value) -> None:
-    """Zeroes the rows of values [128, D] whose bits are not set, eight at a time."""
+def _zero_unseen(frame: Frame, place: Value, words: Sequence[Value], everybody: Value) -> None:
+    """Zeroes the rows of a buffer of values whose bits are not set, eight at a time."""
     kb = frame.kb
-    anybody = words[0] | words[1] | words[2] | words[3]
-    for octet in range(TILE // OCTET):
-        pair = 3 << (2 * octet)
-        mask = pair if pair < 1 << 31 else pair - (1 << 32)
-        parts = [values.part([octet * OCTET, column], [OCTET, PANEL]) for column in range(0, frame.head_dim, PANEL)]
-        with kb.if_else((everybody & mask) != mask) as some, some.then():
-            row = kb.arange(0, OCTET, slice_of(OCTET_LAYOUT, 1))
-            seen = _bits(frame, words, row, octet)[:, None]
-            with kb.if_else((anybody & mask) != 0) as mixed:
-                with mixed.then():
-                    for part in parts:
-                        part.store(kb.where(seen, part.load(OCTET_LAYOUT), 0.0))
-                with mixed.otherwise():
-                    for part in parts:
-                        part.store(kb.zeros((OCTET, PANEL), frame.element_type, OCTET_LAYOUT))
+    panels = frame.head_dim // PANEL
+    values = _octets(frame)
+    row = kb.arange(0, OCTET, slice_of(OCTET_LAYOUT, 1))
+    with kb.for_loop(0, TILE // OCTET, 1) as loop:
+        shift = loop.index * 2
+        with kb.if_else(((everybody >> shift) & 3) != 3) as some, some.then():
+            seen = _bits(frame, words, row, shift)[:, None]
+            for panel in range(panels):
+                octet = values[(place * panels + panel) * (TILE // OCTET) + loop.index]
+                octet.store(kb.where(seen, octet.load(OCTET_LAYOUT), 0.0))
 
 
-def _bits(frame: Frame, words: Sequence[Value], row: Value, octet: int) -> Value:
-    """[8] i1: the bits of keys 8 * octet + row."""
+def _octets(frame: Frame) -> Buffer:
+    """All buffers of values as pieces of [8, 64], which lie in one piece: panel by panel, from the first row down."""
+    count = frame.config.stages * (frame.head_dim // PANEL) * (TILE // OCTET)
+    layout = tma_layout((OCTET, PANEL), frame.element_type)
+    return frame.value.buffers.reinterpret(MemDescType.of((count, OCTET, PANEL), frame.element_type, layout))
+
+
+def _bits(frame: Frame, words: Sequence[Value], row: Value, shift: Value) -> Value:
+    """[8] i1: the bits of eight keys, of which the first is bit `shift` of the first word."""
     kb = frame.kb
     lane = row >> 1
     low, high = kb.where(lane == 0, words[0], words[1]), kb.where(lane == 2, words[2], words[3])
     word = kb.where(lane < 2, low, high)
-    return (kb.shift_right_unsigned(word, (row & 1) + 2 * octet) & 1) != 0
+    return (kb.shift_right_unsigned(word, (row & 1) + shift) & 1) != 0

@@ -72,7 +72,9 @@ class HopperConfig:
     def choose(cls, head_dim: int, element_type: AnyFloat) -> HopperConfig:
         """The variant for a head dimension and element type. Raises LoweringError if there is none."""
         check_supported(head_dim, element_type)
-        return cls(stages=2 if head_dim == 128 else 4)
+        if head_dim == 128:
+            return cls()
+        return cls(stages=4, consumer_registers=232, producer_registers=40)
 
 
 def check_supported(head_dim: int, element_type: AnyFloat) -> None:
