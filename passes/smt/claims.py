@@ -58,19 +58,18 @@ def decide(claim: Claim, parameters: Sequence[SSAValue], timeout_ms: int) -> Ver
     facts = world.closed_facts()
     refutation = [*facts, z3().Not(goal)]
     linear = without_products(refutation)
-    if linear is not None and _ask(linear, timeout_ms)[0] == "unsat":
+    if _ask(refutation if linear is None else linear, timeout_ms)[0] == "unsat":
         return verdict("proved")
-    answer, model, reason = _ask(refutation, timeout_ms)
-    if answer == "unsat" or (answer == "unknown" and _in_pieces(goal, facts, timeout_ms)):
-        return verdict("proved")
-    search = [*facts, *world.narrow, z3().Not(goal)]
-    _, small, _ = _ask([*search, *call.small()], timeout_ms)
-    if small is None and world.narrow:
-        _, model, _ = _ask(search, timeout_ms)
-    for candidate in (small, model):
-        found = None if candidate is None else counterexample(call, candidate)
+    # Small numbers first: they are easier to find where there are products, and to read.
+    search = [*refutation, *world.narrow]
+    for conditions in ([*search, *call.small()], search):
+        _, model, _ = _ask(conditions, timeout_ms)
+        found = None if model is None else counterexample(call, model)
         if found is not None and claim.violated(found):
             return verdict("refuted", found)
+    answer, _, reason = _ask(refutation, timeout_ms)
+    if answer == "unsat" or (answer == "unknown" and _in_pieces(goal, facts, timeout_ms)):
+        return verdict("proved")
     if answer == "sat":
         reason = "the solver's counterexample is none when it is executed"
     return verdict("unknown", reason=reason or "no answer in time")

@@ -17,7 +17,7 @@ def signs(a: Term, b: Term, product: Term) -> Term:
 
 
 def order(a: Term, a_times: Term, b: Term, b_times: Term, factor: Term) -> Term:
-    """Products a * factor and b * factor with one that is not negative are in the order of a and b, and as far apart."""
+    """Products with a factor that is not negative are in the order of the other factors, and as far apart."""
     not_less = z3().Implies(a <= b, a_times <= b_times)
     apart = z3().Implies(a < b, a_times + factor <= b_times)
     return z3().Implies(factor >= 0, z3().And(not_less, apart))

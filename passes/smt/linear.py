@@ -1,4 +1,4 @@
-"""Products of unknowns as a function of which a few laws are known: equal factors give equal products, signs, and order.
+"""Products of unknowns as a function of which a few laws are known: that it is one, signs, and order.
 
 What follows from formulas in this reading follows from them, and linear arithmetic is decided fast and reliably; what
 does not follow may still be true. Together with the instances of lemmas.py it is enough for rasters and disks.
