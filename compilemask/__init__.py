@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ShapeError,
         TargetError,
     )
+    from compilemask.flex import flex_attention, from_block_mask
     from compilemask.language import (
         Mask,
         Parameter,
@@ -75,6 +76,8 @@ __all__ = [
     "compile",
     "disk2d",
     "document",
+    "flex_attention",
+    "from_block_mask",
     "from_mask_mod",
     "full",
     "hstu",
@@ -87,14 +90,18 @@ __all__ = [
     "window",
 ]
 
+_FLEX = ("flex_attention", "from_block_mask")
 _RUNTIME = ("Compiled", "Descriptor", "attention", "compile")
-"""The names that need PyTorch at once."""
+"""The names that need PyTorch at once, as those of `_FLEX` do."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'compilemask' has no attribute {name!r}")
-    home = "errors" if name.endswith("Error") else "runtime" if name in _RUNTIME else "language"
+    if name in _FLEX:
+        home = "flex"
+    else:
+        home = "errors" if name.endswith("Error") else "runtime" if name in _RUNTIME else "language"
     value = getattr(import_module(f"compilemask.{home}"), name)
     globals()[name] = value
     return value

@@ -149,6 +149,8 @@ class _Family:
         first = constant(0) if lower is None else terms.quotient(lower - base, period)
         last = end if upper is None else terms.quotient(upper - base, period) + 1
         count = last - first
+        if count == constant(1):
+            return self._single(base, skipped, first)
         arity = max(count.constant, 0) if count.is_constant else self._arity(lower, upper)
         values = [terms.emitter.emit(bound) for bound in (first, last, base, constant(period))]
         return terms.builder.insert(interval.FamilyOp(*values, Region(self._body(base, skipped)), arity)).result
@@ -159,21 +161,31 @@ class _Family:
         return max(width.constant // self.period + 2, 0)
 
     def _body(self, base: Expr, skipped: Expr) -> Block:
-        terms, bounds = self.terms, self.terms.bounds
+        terms = self.terms
         block = Block(arg_types=[self.keys.type])
         line = block.args[0]
         line.name_hint = "line"
         inside = BoundEmitter(Builder(InsertPoint.at_end(block)), terms.emitter, frozenset({line}), line)
-        start = of_atom(Value(line)) * self.period + base
+        lo, hi = self._member(inside, of_atom(Value(line)), base, skipped)
+        inside.builder.insert(interval.MemberOp(inside.emit(lo), inside.emit(hi)))
+        return block
+
+    def _member(self, emitter: BoundEmitter, line: Expr, base: Expr, skipped: Expr) -> tuple[Expr, Expr]:
+        """What the cycles leave of a line, not clipped to its cell."""
+        bounds, start = self.terms.bounds, line * self.period + base
         lowers = [cycle.lower for cycle in self.own if cycle.lower is not None]
         uppers = [cycle.upper for cycle in self.own if cycle.upper is not None]
         lo = start + (bounds.maximum(*lowers) if lowers else constant(0))
         hi = start + (bounds.minimum(*uppers) + 1 if uppers else constant(self.period))
-        conditions = [c for cycle in self.by_line for c in self._chosen(inside, cycle, of_atom(Value(line)) + skipped)]
-        if conditions:
-            hi = bounds.select(conjunction(*conditions), hi, lo)
-        inside.builder.insert(interval.MemberOp(inside.emit(lo), inside.emit(hi)))
-        return block
+        conditions = [c for cycle in self.by_line for c in self._chosen(emitter, cycle, line + skipped)]
+        return lo, bounds.select(conjunction(*conditions), hi, lo) if conditions else hi
+
+    def _single(self, base: Expr, skipped: Expr, line: Expr) -> SSAValue:
+        """The one line of a family, as a range."""
+        emitter, bounds, start = self.terms.emitter, self.terms.bounds, line * self.period + base
+        lo, hi = self._member(emitter, line, base, skipped)
+        clipped = bounds.maximum(lo, start), bounds.minimum(hi, start + self.period)
+        return self.terms.builder.insert(interval.RangeOp(*(emitter.emit(bound) for bound in clipped))).result
 
     def _chosen(self, inside: BoundEmitter, cycle: Cycle, line: Expr) -> list[Condition]:
         """Conditions on the line, numbered as in the predicate."""

@@ -17,8 +17,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.traits import ConstantLike
 
 from compilemask.dialects import arith, interval, mask
-from compilemask.lowering.predicate_terms import Choice, Opaque, Terms
-from compilemask.passes.bounds import Condition, Expr, Flag, NonNegative, constant, lift, of_atom
+from compilemask.lowering.predicate_terms import Choice, Opaque, Terms, expression
+from compilemask.passes.bounds import Condition, Expr, Flag, NonNegative, constant, lift
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class PredicateReader:
         op = value.owner
         assert isinstance(op, Operation)
         known = self._operation(op)
-        return of_atom(Opaque(value)) if known is None else known
+        return expression(Opaque(value)) if known is None else known
 
     def _operation(self, op: Operation) -> Expr | None:
         """The expression of an operation that depends on the key; None if it is not looked into."""
@@ -280,7 +280,7 @@ def choice(terms: Terms, formula: Formula, then: Expr, other: Expr) -> Expr:
         case Guard(condition) if terms.is_free(then) and terms.is_free(other):
             return terms.bounds.select(condition, then, other)
         case _:
-            return then if then == other else of_atom(Choice(formula, then, other))
+            return then if then == other else expression(Choice(formula, then, other))
 
 
 def guard(within: Within) -> Formula:

@@ -66,6 +66,11 @@ class Opaque(_Node):
         self._seal((self.ssa,), 1)
 
 
+def expression(atom: Any) -> Expr:
+    """The expression of one atom, of this module's or of passes/bounds.py."""
+    return of_atom(atom)
+
+
 @dataclass
 class Terms:
     """Makes expressions of one predicate, and emits those that do not depend on the key into the interval function."""
@@ -131,7 +136,7 @@ class Terms:
             inner = atom.dividend + (rest.constant // factor) * atom.divisor
             return self.quotient(inner, atom.divisor * (divisor // factor))
         if not self.is_free(rest):
-            return of_atom(Quotient(rest, divisor))
+            return expression(Quotient(rest, divisor))
         return self._value(
             ("quotient", rest, divisor),
             lambda: xdsl_arith.FloorDivSIOp(self.emitter.emit(rest), self.emitter.emit(constant(divisor))),
@@ -140,7 +145,7 @@ class Terms:
     def entry(self, table: SSAValue, index: Expr) -> Expr:
         """The entry of a table."""
         if not self.is_free(index):
-            return of_atom(Entry(table, index))
+            return expression(Entry(table, index))
         return self._value(("entry", table, index), lambda: interval.ReadOp(table, self.emitter.emit(index)))
 
     def search(self, table: SSAValue, value: Expr) -> Expr:

@@ -9,7 +9,7 @@ set and as true for the outer one, and the predicate decides in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import IntegerAttr, i1
 from xdsl.ir import Operation, SSAValue
 
 from compilemask.dialects import interval, mask
-from compilemask.lowering.predicate_cycles import Cycle, as_cycle, beyond_lines, emit_cycles
+from compilemask.lowering.predicate_cycles import as_cycle, beyond_lines, emit_cycles
 from compilemask.lowering.predicate_formula import (
     UNKNOWN,
     Both,
@@ -36,11 +36,11 @@ from compilemask.lowering.predicate_formula import (
     guards,
     negated,
 )
-from compilemask.lowering.predicate_terms import Choice, Entry, Opaque, Quotient, Terms
+from compilemask.lowering.predicate_pieces import Piece, Solved, Span, merged, piece_of
+from compilemask.lowering.predicate_terms import Choice, Entry, Opaque, Quotient, Terms, expression
 from compilemask.passes.bounds import (
     All,
     Bounds,
-    Condition,
     Expr,
     Extreme,
     Flag,
@@ -62,18 +62,6 @@ class Sets(NamedTuple):
 
     inner: SSAValue
     outer: SSAValue
-
-
-@dataclass(frozen=True)
-class Span:
-    """lower <= kv <= upper."""
-
-    lower: Expr | None
-    upper: Expr | None
-
-
-Solved = Span | Cycle | Guard | Unknown | Both | Either
-"""A formula whose constraints are solved for the key. Nested items are solved too."""
 
 
 @dataclass
@@ -158,7 +146,7 @@ class PredicateLowering:
                 return both(self.solve(item) for item in items)  # type: ignore[arg-type,return-value]
             case Either(items):
                 return either(self.solve(item) for item in items)  # type: ignore[arg-type,return-value]
-            case _:
+            case Guard() | Unknown():
                 return formula
 
     def _within(self, expr: Expr, lower: Expr | None, upper: Expr | None) -> Solved:
@@ -172,7 +160,7 @@ class PredicateLowering:
             return guards(constant(0), lower, upper)
         for atom, factor in opened:
             if isinstance(atom, Extreme | Choice):
-                rest = expr - free - of_atom(atom) * factor
+                rest = expr - free - expression(atom) * factor
                 return self._cases(atom, factor, rest, lower, upper)
         if len(opened) == 1:
             atom, factor = opened[0]
@@ -243,51 +231,27 @@ class PredicateLowering:
 
     def sets(self, formula: Solved) -> Sets:
         """The sets of a solved formula."""
-        match formula:
-            case Either(()):
-                return _exact(self._insert(interval.ConcatOp([])))
-            case Either(items):
-                parts = [self.sets(item) for item in items]  # type: ignore[arg-type]
-                return _joined(parts, lambda a, b: self._insert(interval.UnionOp(a, b)))
-            case Both(items):
-                return self._conjunction(items)  # type: ignore[arg-type]
-            case _:
-                return self._conjunction((formula,))
+        bounds, items = self.terms.bounds, formula.items if isinstance(formula, Either) else (formula,)
+        pieces = [piece_of(item.items if isinstance(item, Both) else (item,), bounds) for item in items]  # type: ignore[arg-type]
+        pieces = [piece for piece in pieces if not piece.never(bounds)]
+        parts = [self._piece(piece) for piece in merged(pieces, bounds, of_atom(Value(self.keys)))]
+        if not parts:
+            return _exact(self._insert(interval.ConcatOp([])))
+        return _joined(parts, lambda a, b: self._insert(interval.UnionOp(a, b)))
 
-    def _conjunction(self, items: Iterable[Solved]) -> Sets:
-        spans: list[Span] = []
-        cycles: list[Cycle] = []
-        conditions: list[Condition] = []
-        rest: list[Solved] = []
-        for item in items:
-            match item:
-                case Span():
-                    spans.append(item)
-                case Cycle():
-                    cycles.append(item)
-                case Guard(condition):
-                    conditions.append(condition)
-                case _:
-                    rest.append(item)
-        span = self._common(spans)
+    def _piece(self, piece: Piece) -> Sets:
+        span, cycles = piece.span, list(piece.cycles)
         parts = [_exact(part) for part in emit_cycles(self.terms, self.keys, cycles, span.lower, span.upper)]
         span = Span(*beyond_lines(self.terms, cycles, span.lower, span.upper))
-        if span.lower is not None or span.upper is not None or not (cycles or rest):
+        if span.lower is not None or span.upper is not None or not (cycles or piece.rest):
             parts.append(_exact(self._range(span)))
-        for item in rest:
+        for item in piece.rest:
             parts.append(self._unknown() if isinstance(item, Unknown) else self.sets(item))
-        both_of = _joined(parts, lambda a, b: self._insert(interval.IntersectOp(a, b)))
-        if not conditions:
-            return both_of
-        condition = self.terms.emitter.emit_condition(conjunction(*conditions))
-        return _each(both_of, lambda part: self._insert(interval.WhenOp(condition, part)))
-
-    def _common(self, spans: list[Span]) -> Span:
-        """What lies in all spans."""
-        lowers = [span.lower for span in spans if span.lower is not None]
-        uppers = [span.upper for span in spans if span.upper is not None]
-        bounds = self.terms.bounds
-        return Span(bounds.maximum(*lowers) if lowers else None, bounds.minimum(*uppers) if uppers else None)
+        found = _joined(parts, lambda a, b: self._insert(interval.IntersectOp(a, b)))
+        if not piece.conditions:
+            return found
+        condition = self.terms.emitter.emit_condition(conjunction(*piece.conditions))
+        return _each(found, lambda part: self._insert(interval.WhenOp(condition, part)))
 
     def _range(self, span: Span) -> SSAValue:
         emitter = self.terms.emitter

@@ -141,6 +141,8 @@ def _index(tracer: Tracer, value: Any, index: Any) -> Traced:
     if not isinstance(value, Traced):
         return tracer.index(value, index)
     items = index if isinstance(index, tuple) else (index,)
+    if value.captured is not None and all(isinstance(item, torch.Tensor | int) for item in items):
+        return tracer.index(value.captured, index, value.index)
     if not any(isinstance(item, torch.Tensor) for item in items):
         return Traced.of(np.asarray(value.elements[index], dtype=object))
     if len(items) != 1:

@@ -27,20 +27,37 @@ _HINT = "from_mask_mod: the mask_mod"
 class Traced(torch.Tensor):
     """A small tensor of nodes. As a torch tensor it has a shape and a dtype, and no data."""
 
-    elements: np.ndarray
+    _elements: np.ndarray | None
+    captured: torch.Tensor | None
+    """The captured tensor that this one is a part of: `captured[index]`."""
+    index: list[Node]
+    _read: Callable[[], np.ndarray]
 
     @staticmethod
     def of(elements: np.ndarray) -> Traced:
         """The tensor of an array of nodes."""
         if elements.size > MOST_ELEMENTS:
-            raise MaskError(
-                f"{_HINT} computes a tensor of {elements.size} elements for each pair; at most {MOST_ELEMENTS}"
-            )
+            refuse(f"computes a tensor of {elements.size} elements for each pair; at most {MOST_ELEMENTS}")
         truth = all(node.is_truth for node in elements.flat)
         shell = torch.empty(elements.shape, dtype=torch.bool if truth else torch.int64, device="meta")
         result = torch.Tensor._make_subclass(Traced, shell)
-        result.elements = elements
+        result._elements, result.captured = elements, None
         return result
+
+    @staticmethod
+    def part(captured: torch.Tensor, index: list[Node], read: Callable[[], np.ndarray]) -> Traced:
+        """`captured[index]`, of which entries are read when they are asked for."""
+        shell = torch.empty(captured.shape[len(index) :], dtype=captured.dtype, device="meta")
+        result = torch.Tensor._make_subclass(Traced, shell)
+        result._elements, result.captured, result.index, result._read = None, captured, index, read
+        return result
+
+    @property
+    def elements(self) -> np.ndarray:
+        """The nodes, in an array of this shape."""
+        if self._elements is None:
+            self._elements = self._read()
+        return self._elements
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -50,14 +67,6 @@ def as_array(node: Node) -> np.ndarray:
     result = np.empty((), dtype=object)
     result[()] = node
     return result
-
-
-@dataclass(eq=False)
-class Gathered:
-    """A captured tensor as a table of the mask."""
-
-    tensor: torch.Tensor
-    number: int
 
 
 @dataclass(eq=False)
@@ -89,13 +98,13 @@ class Tracer:
             return as_array(self.graph.truth(bool(value)))
         if isinstance(value, int | np.integer) or (isinstance(value, float) and value.is_integer()):
             return as_array(self.graph.integer(int(value)))
-        raise MaskError(f"{_HINT} computes with {_shown(value)}; expected integers, truth values and tensors of them")
+        refuse(f"computes with {_shown(value)}; expected integers, truth values and tensors of them")
 
     def _of_tensor(self, tensor: torch.Tensor) -> np.ndarray:
         if any(tensor is constant for constant in self.created):
             return self._constants(tensor)
         if tensor.numel() > MOST_ELEMENTS:
-            raise MaskError(f"{_HINT} uses a tensor of shape {list(tensor.shape)} without an index")
+            refuse(f"uses a tensor of shape {list(tensor.shape)} without an index")
         result = np.empty(tuple(tensor.shape), dtype=object)
         for place in np.ndindex(result.shape):
             result[place] = self.gather(tensor, [self.graph.integer(i) for i in place])
@@ -103,7 +112,7 @@ class Tracer:
 
     def _constants(self, tensor: torch.Tensor) -> np.ndarray:
         if tensor.dtype != torch.bool and tensor.dtype not in _INTEGERS:
-            raise MaskError(f"{_HINT} makes a tensor of {tensor.dtype}; expected integers or truth values")
+            refuse(f"makes a tensor of {tensor.dtype}; expected integers or truth values")
         values = np.asarray(tensor.cpu().numpy())
         result = np.empty(values.shape, dtype=object)
         for place in np.ndindex(values.shape):
@@ -115,7 +124,7 @@ class Tracer:
     def gather(self, tensor: torch.Tensor, index: Sequence[Node]) -> Node:
         """One entry of a captured tensor; the indices of its dimensions that are b and h choose the mask's own part."""
         if tensor.dtype != torch.bool and tensor.dtype not in _INTEGERS:
-            raise MaskError(f"{_HINT} reads a tensor of {tensor.dtype}; expected integers or truth values")
+            refuse(f"reads a tensor of {tensor.dtype}; expected integers or truth values")
         axes = {node.kind: axis for axis, node in reversed(list(enumerate(index))) if node.kind in ("b", "h")}
         number = self._table(tensor, axes.get("b"), axes.get("h"))
         position = self.graph.integer(0)
@@ -158,7 +167,7 @@ class Tracer:
                 continue
             size = int(tensor.shape[axis])
             if wanted is not None and size < wanted:
-                raise MaskError(f"{_HINT} reads a tensor for {size} {what}, expected {wanted}")
+                refuse(f"reads a tensor for {size} {what}, expected {wanted}")
             tensor = tensor.narrow(axis, 0, size if wanted is None else wanted)
             shape[place] = int(tensor.shape[axis])
             front.append(axis)
@@ -166,26 +175,33 @@ class Tracer:
         if tensor.dtype == torch.bool:
             tensor = tensor.view(torch.uint8)
         if not tensor.numel():
-            raise MaskError(f"{_HINT} reads a tensor of shape {list(tensor.shape)}, which has no entries")
+            refuse(f"reads a tensor of shape {list(tensor.shape)}, which has no entries")
         return tensor.permute(*front, *rest).reshape(*shape, -1) if tensor.dim() else tensor.reshape(1, 1, 1)
 
-    def index(self, tensor: torch.Tensor, index: Any) -> Traced:
-        """tensor[index] of a captured tensor with a traced index; the last dimensions may be left out or be `:`."""
+    def index(self, tensor: torch.Tensor, index: Any, before: Sequence[Node] = ()) -> Traced:
+        """tensor[before][index] of a captured tensor; the last dimensions may be left out or be `:`."""
         items = list(index) if isinstance(index, tuple | list) else [index]
         while items and (items[-1] is Ellipsis or (isinstance(items[-1], slice) and items[-1] == slice(None))):
             items.pop()
-        if len(items) > tensor.dim() or any(item is None or isinstance(item, slice) for item in items):
-            raise MaskError(f"{_HINT} indexes a tensor of shape {list(tensor.shape)} in a way that is not supported")
+        if len(before) + len(items) > tensor.dim() or any(item is None or isinstance(item, slice) for item in items):
+            refuse(f"indexes a tensor of shape {list(tensor.shape)} in a way that is not supported")
         arrays = np.broadcast_arrays(*[self.elements(item) for item in items])
-        rest = tuple(tensor.shape[len(items) :])
-        result = np.empty(arrays[0].shape + rest, dtype=object)
+        if arrays[0].ndim == 0 and len(before) + len(items) < tensor.dim():
+            known = [*before, *(array.item() for array in arrays)]
+            return Traced.part(tensor, known, lambda: self._entries(tensor, known, []))
+        return Traced.of(self._entries(tensor, list(before), list(arrays)))
+
+    def _entries(self, tensor: torch.Tensor, before: list[Node], arrays: list[np.ndarray]) -> np.ndarray:
+        """All of tensor[before][arrays]."""
+        shape = arrays[0].shape if arrays else ()
+        result = np.empty((*shape, *tensor.shape[len(before) + len(arrays) :]), dtype=object)
         if result.size > MOST_ELEMENTS:
-            raise MaskError(f"{_HINT} reads {result.size} entries of a tensor for each pair, at most {MOST_ELEMENTS}")
+            refuse(f"reads {result.size} entries of a tensor for each pair, at most {MOST_ELEMENTS}")
         for place in np.ndindex(result.shape):
-            head = [array[place[: arrays[0].ndim]] for array in arrays]
-            tail = [self.graph.integer(i) for i in place[arrays[0].ndim :]]
-            result[place] = self.gather(tensor, [*head, *tail])
-        return Traced.of(result)
+            head = [array[place[: len(shape)]] for array in arrays]
+            tail = [self.graph.integer(i) for i in place[len(shape) :]]
+            result[place] = self.gather(tensor, [*before, *head, *tail])
+        return result
 
 
 class TraceMode(TorchFunctionMode):
