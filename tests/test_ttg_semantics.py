@@ -154,6 +154,43 @@ def test_swizzled_rows_lie_where_tma_puts_them() -> None:
     assert (columns[1, 1, 2] - columns[0, 0, 0]) // 4 == 32 + 1 + 4 * 2
 
 
+@pytest.mark.parametrize(
+    ("width", "swizzle", "transposed", "shape"),
+    [
+        (16, 128, False, (64, 128)),
+        (16, 64, False, (64, 32)),
+        (16, 32, False, (64, 16)),
+        (32, 128, False, (64, 64)),
+        (16, 128, True, (128, 64)),
+        (16, 128, False, (1, 2, 32, 128)),
+    ],
+)
+def test_elements_lie_where_triton_puts_them(
+    width: int, swizzle: int, transposed: bool, shape: tuple[int, ...]
+) -> None:
+    triton = pytest.importorskip("triton")
+    if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
+        pytest.skip("Triton 3.6 gives no linear form of shared layouts")
+    layout = NvmmaSharedLayout.of(width, swizzle=swizzle, transposed=transposed, rank=len(shape))
+    offsets = byte_offsets(shape, layout, width // 8) // (width // 8)
+    place = np.zeros((offsets.size, len(shape)), dtype=np.int64)
+    for bit, base in enumerate(_offset_bases(width, swizzle, transposed, shape)):
+        place ^= (np.arange(offsets.size)[:, None] >> bit & 1) * np.array(base)
+    np.testing.assert_array_equal(offsets[tuple(place.T)], np.arange(offsets.size))
+
+
+def _offset_bases(width: int, swizzle: int, transposed: bool, shape: tuple[int, ...]) -> list[list[int]]:
+    """Triton's linear form: where each bit of an element's offset leads."""
+    from triton._C.libtriton import gluon_ir, ir
+    from triton.experimental.gluon.language import NVMMASharedLayout
+
+    context = ir.context()
+    ir.load_dialects(context)
+    builder = gluon_ir.GluonOpBuilder(context)
+    layout = NVMMASharedLayout(swizzle, width, len(shape), transposed=transposed)
+    return builder.to_linear_layout(layout._to_ir(builder), list(shape)).offset_bases
+
+
 def test_views_share_memory() -> None:
     kb = GpuKernelBuilder("views", [Arg("x", ptr(i32)), Arg("out", ptr(i32))])
     row = kb.arange(0, TILE, slice_of(ROWS, 1))[:, None]
