@@ -18,6 +18,7 @@ from compilemask.dialects import interval, tiling
 from compilemask.dialects.semantics import interval as interval_semantics
 from compilemask.dialects.semantics import tiling as tiling_semantics
 from compilemask.errors import LoweringError
+from compilemask.passes.prove_reserve import reserve_claims
 from compilemask.passes.smt import arith_terms
 from compilemask.passes.smt.call import Call, Counterexample
 from compilemask.passes.smt.claims import Claim
@@ -125,7 +126,7 @@ def tiling_claims(func: tiling.FuncOp, module: ModuleOp) -> list[Claim]:
     ]
     if any(isinstance(op, tiling.ClassifyOp) and op.envelopes for op in func.body.block.ops):
         claims.insert(2, claim("cover", "no row sees a key outside all covers", _cover))
-    return claims
+    return claims if func.reserve.is_unknown else [*claims, *reserve_claims(callee, name)]
 
 
 def _once(tile: Tile) -> Term:

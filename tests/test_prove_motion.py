@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import z3
 
 from compilemask.passes.bound_motion import TILE
+
+z3: Any = pytest.importorskip("z3")
 
 low, high, tile, offset, keys, n, m, p = z3.Ints("low high tile offset keys n m p")
 

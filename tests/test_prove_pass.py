@@ -153,3 +153,29 @@ def test_claims_are_named_once() -> None:
     lowered = pipeline.lower(MASKS["clear"].module(), "tiling")
     claims: list[Claim] = [verdict.claim for verdict in prove.prove_module(lowered)]
     assert len({(claim.function, claim.name) for claim in claims}) == len(claims)
+
+
+SWAYING = """
+interval.func @swaying(%q: i32, %queries: i32, %keys: i32) -> !interval.set<1> {
+  %zero = arith.constant 0 : i32
+  %seven = arith.constant 7 : i32
+  %hi = arith.remsi %q, %seven : i32
+  %range = interval.range %zero to %hi
+  %visible = interval.concat %range : (!interval.set<1>) -> !interval.set<1>
+  interval.return %visible : !interval.set<1>
+}
+"""
+
+
+def test_reserve_is_refuted_if_a_bound_does_not_move_as_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take every bound to rise with q, as only some do."""
+    monkeypatch.setattr("compilemask.passes.bound_motion._rises", lambda value, q: True)
+    lowered = pipeline.lower(parsed(SWAYING), "tiling")
+    with pytest.raises(LoweringError, match=r"@swaying_tiles, motion .*: refuted"):
+        run(lowered)
+
+
+def test_reserve_that_is_unknown_claims_nothing() -> None:
+    lowered = pipeline.lower(parsed(SWAYING), "tiling")
+    assert pipeline.tiling_of(lowered).reserve.is_unknown
+    assert "motion" not in {verdict.claim.name for verdict in prove.prove_module(lowered)}
