@@ -1,0 +1,124 @@
+"""The Hopper attention kernel compiled by Triton for sm_90a: it fits, spills nothing, and uses the hardware's units."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from xdsl.dialects.builtin import AnyFloat, bf16, f16
+
+from compilemask.dialects.triton.printing import print_generic
+from compilemask.lowering.tiling_to_tt.attention import attention_module, attention_op
+from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule, emit
+from compilemask.lowering.tiling_to_ttg.attention_config import SHARED_MEMORY, TILE
+from compilemask.lowering.tiling_to_ttg.attention_frame import kernel_arguments
+from compilemask.passes.legalize_triton import legalize
+from compilemask.runtime.hopper import hopper_binary
+from compilemask.runtime.hopper_compile import MAP_BYTES
+
+pytest.importorskip("triton")
+ELEMENT: dict[torch.dtype, AnyFloat] = {torch.float16: f16, torch.bfloat16: bf16}
+CASES = [
+    (128, torch.bfloat16, HopperConfig.choose(128, bf16)),
+    (64, torch.float16, HopperConfig.choose(64, f16)),
+    (128, torch.bfloat16, HopperConfig(schedule=Schedule.ATOMIC, named_barriers=True)),
+]
+DUMP_TIMEOUT = 60
+INSTRUCTION_BYTES = 16
+
+
+def tool(name: str) -> Path:
+    from triton.backends import nvidia
+
+    path = Path(nvidia.__path__[0]) / "bin" / name
+    if not path.exists():
+        pytest.skip(f"Triton has come without {name}")
+    return path
+
+
+def machine_code(cubin: bytes, folder: Path) -> list[str]:
+    """Instructions of the kernel."""
+    path = folder / "attention.cubin"
+    path.write_bytes(cubin)
+    text = subprocess.run(
+        [tool("cuobjdump"), "-sass", path], capture_output=True, text=True, check=True, timeout=DUMP_TIMEOUT
+    ).stdout
+    return re.findall(r"/\*[0-9a-f]{4,5}\*/\s+(.*?);", text)
+
+
+def visits(code: list[str], head_dim: int) -> list[list[str]]:
+    """Bodies of the loops over tiles of keys: those that start both products, which are 16 deep, and wait for both."""
+    bodies = []
+    for end, instruction in enumerate(code):
+        found = re.search(r"BRA\S* .*0x([0-9a-f]+)", instruction)
+        body = code[int(found[1], 16) // INSTRUCTION_BYTES : end] if found else []
+        if _count(body, "HGMMA") == head_dim // 16 + TILE // 16 and _count(body, "WARPGROUP.DEPBAR") == 2:
+            bodies.append(body)
+    return bodies
+
+
+def _count(code: list[str], name: str) -> int:
+    return sum(name in line for line in code)
+
+
+@pytest.mark.parametrize(("head_dim", "dtype", "config"), CASES)
+def test_kernel(
+    head_dim: int, dtype: torch.dtype, config: HopperConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    hopper_binary.cache_clear()
+    binary = hopper_binary(head_dim, dtype, config)
+    assert binary.shared_bytes <= config.shared_bytes(head_dim) <= SHARED_MEMORY
+    # Two warpgroups, and one that holds the producer and the cleaner.
+    assert binary.threads == 384
+    arguments = kernel_arguments(config)
+    assert binary.format == "=" + "128s" * 4 + "Q" * (len(arguments) - 14) + "i" * 9 + "f" + "Q" * len(binary.scratch)
+    assert binary.offsets[:5] == tuple(MAP_BYTES * index for index in range(5))
+    code = machine_code(binary.cubin, tmp_path)
+    assert any("UTMALDG.4D" in line for line in code)
+    assert any("UTMASTG.4D" in line for line in code)
+    assert not any("LDL" in line or "STL" in line for line in code), "registers are spilled"
+    bodies = visits(code, head_dim)
+    # Partial and full tiles, in each of two warpgroups.
+    assert len(bodies) == 4
+    for body in bodies:
+        _check_overlap(body)
+
+
+def _check_overlap(body: list[str]) -> None:
+    """The softmax lies between the wait for scores and the wait for the output, so that a product runs beside it."""
+    waits = [index for index, line in enumerate(body) if "WARPGROUP.DEPBAR" in line]
+    assert len(waits) == 2
+    exponentials = [index for index, line in enumerate(body) if "MUFU.EX2" in line]
+    beside = [index for index in exponentials if waits[0] < index < waits[1]]
+    # 64 weights a thread, and two factors by which sums fade.
+    assert len(beside) == len(exponentials) == 66
+
+
+def test_ptxas_serializes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It warns with C7510 to C7515 where it gives up asynchronous products."""
+    import triton
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    module = emit(attention_op(attention_module(128, bf16)), HopperConfig())
+    path = tmp_path / "attention.ttgir"
+    path.write_text(print_generic(legalize(module, triton.__version__)))
+    from compilemask.runtime.target import parse_target
+
+    kernel = triton.compile(str(path), target=parse_target("cuda:90").for_triton())
+    ptx = tmp_path / "attention.ptx"
+    ptx.write_text(kernel.asm["ptx"])
+    said = subprocess.run(
+        [tool("ptxas"), "-v", "-arch=sm_90a", ptx, "-o", tmp_path / "out"], capture_output=True, text=True, check=True
+    )
+    assert "Used 168 registers" in said.stderr
+    assert not re.search(r"C75\d\d", said.stdout + said.stderr)
+
+
+@pytest.mark.parametrize("version", ["3.6.0", "3.7.1", "3.8.0", "3.9.0"])
+def test_text_for_all_versions(version: str) -> None:
+    module = emit(attention_op(attention_module(64, bf16)), HopperConfig(schedule=Schedule.ATOMIC))
+    assert print_generic(legalize(module, version)).startswith('"builtin.module"')

@@ -1,0 +1,185 @@
+"""The Hopper attention kernel, executed in numpy with its warps interleaved at random, against dense attention."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from compare import TOLERANCE, assert_close, dense_attention, random_inputs
+from sample_masks import MASKS
+from xdsl.dialects.builtin import AnyFloat, ModuleOp, bf16, f16, f32
+
+import compilemask
+from compilemask.dialects.semantics.triton_gpu import TensorMap, run_kernel
+from compilemask.errors import LoweringError
+from compilemask.language.mask import Mask
+from compilemask.lowering.tiling_to_tt.attention import attention_module, attention_op
+from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule, emit
+from compilemask.lowering.tiling_to_ttg.attention_frame import kernel_arguments
+from compilemask.runtime import compile
+from compilemask.runtime.descriptor import Descriptor
+
+ELEMENT: dict[torch.dtype, AnyFloat] = {torch.float16: f16, torch.bfloat16: bf16}
+PROGRAMS = 3
+"""Of a persistent kernel."""
+
+
+@lru_cache
+def kernel_of(head_dim: int, dtype: torch.dtype, config: HopperConfig) -> ModuleOp:
+    return emit(attention_op(attention_module(head_dim, ELEMENT[dtype])), config)
+
+
+def storage(x: torch.Tensor) -> np.ndarray:
+    """A view of a tensor's memory as the interpreter takes it."""
+    return x.view(torch.int16).numpy().view(np.uint16) if x.dtype == torch.bfloat16 else x.numpy()
+
+
+def run(
+    config: HopperConfig,
+    descriptor: Descriptor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    *,
+    seed: int = 0,
+    heads_together: int = 1,
+    kernel: ModuleOp | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """out and lse of a kernel, in memory that was full of NaN."""
+    batch, heads = q.shape[:2]
+    out, lse = q.new_full(q.shape, torch.nan), torch.full(q.shape[:3], torch.nan)
+    layout = descriptor.layout
+    sections = [descriptor.tiles, descriptor.order, descriptor.visits, descriptor.patterns, descriptor.columns]
+    counter = [np.zeros(2, np.int32)] if config.schedule is Schedule.ATOMIC else []
+    values: list[Any] = [
+        *(TensorMap(storage(x)) for x in (q, k, v, out)),
+        lse.numpy().reshape(-1),
+        *(section.contiguous().numpy().reshape(-1) for section in sections),
+        *counter,
+        *(heads, heads // k.shape[1], layout.queries, layout.keys, layout.query_tiles),
+        *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
+        *(batch * heads, heads_together),
+        scale,
+    ]
+    names = [argument.name for argument in kernel_arguments(config)]
+    arguments = dict(zip(names, values, strict=True))
+    tiles = layout.query_tiles * batch * heads
+    kernel = kernel_of(q.shape[3], q.dtype, config) if kernel is None else kernel
+    run_kernel(kernel, min(PROGRAMS, tiles) if config.is_persistent else tiles, arguments, seed=seed)
+    if counter:
+        assert not counter[0].any()
+    return out, lse
+
+
+def check(
+    mask: Mask,
+    queries: int,
+    keys: int,
+    *,
+    heads: tuple[int, int] = (1, 1),
+    batch: int = 1,
+    head_dim: int = 64,
+    dtype: torch.dtype = torch.float16,
+    config: HopperConfig | None = None,
+    seed: int = 0,
+    heads_together: int = 1,
+) -> None:
+    """Attention of random inputs, NaN in all keys and values that nobody sees, against the oracle."""
+    config = HopperConfig.choose(head_dim, ELEMENT[dtype]) if config is None else config
+    scale = 1 / math.sqrt(head_dim)
+    q, k, v = random_inputs(batch, *heads, queries, keys, head_dim, dtype)
+    visible = mask.dense(queries, keys)
+    unseen = ~visible.flatten(0, 2).any(dim=0)
+    k[:, :, unseen], v[:, :, unseen] = torch.nan, torch.nan
+    descriptor = compile(mask).descriptor(queries, keys).check()
+    out, lse = run(config, descriptor, q, k, v, scale, seed=seed, heads_together=heads_together)
+    expected, expected_lse = dense_attention(q, k.nan_to_num(), v.nan_to_num(), visible, scale)
+    assert_close(out, expected, TOLERANCE[dtype], "out")
+    assert_close(lse, expected_lse, 1e-4, "lse")
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", ["causal", "window", "shared prompt", "scattered", "full"])
+def test_masks(name: str, seed: int) -> None:
+    check(MASKS[name](300, 300), 300, 300, seed=seed)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_all_masks_in_batches_and_groups(name: str) -> None:
+    per_head = name.endswith("per head")
+    check(MASKS[name](300, 300), 300, 300, heads=(4, 2) if per_head else (2, 1), batch=2, heads_together=3)
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "clear", "scattered"])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (17, 300), (300, 17), (129, 255), (200, 300)])
+def test_lengths(name: str, queries: int, keys: int) -> None:
+    check(MASKS[name](queries, keys), queries, keys)
+
+
+@pytest.mark.parametrize("dtype", ELEMENT)
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_types_and_head_dims(dtype: torch.dtype, head_dim: int) -> None:
+    check(compilemask.causal() & compilemask.window(200), 300, 300, head_dim=head_dim, dtype=dtype)
+
+
+def test_full_tiles_without_partial_ones() -> None:
+    check(compilemask.full(), 256, 512)
+
+
+def test_rows_that_see_nothing() -> None:
+    check(compilemask.where(lambda q, kv: (q % 3 == 0) & (kv < 150)), 200, 200)
+    check(compilemask.padding(torch.zeros(1, dtype=torch.int32)), 140, 140)
+
+
+def test_a_tile_that_found_no_room_is_nan() -> None:
+    descriptor = compile(compilemask.causal()).descriptor(300, 300)
+    descriptor = Descriptor(descriptor.buffer.clone(), descriptor.layout)
+    descriptor.tiles[0, 0, 1, 1] = -1
+    q, k, v = random_inputs(1, 1, 1, 300, 300, 64, torch.float16)
+    config = HopperConfig.choose(64, f16)
+    out, lse = run(config, descriptor, q, k, v, 0.125)
+    expected, _ = dense_attention(q, k, v, compilemask.causal().dense(300, 300), 0.125)
+    assert out[0, 0, 128:256].isnan().all()
+    assert lse[0, 0, 128:256].isnan().all()
+    outside = torch.cat([torch.arange(128), torch.arange(256, 300)])
+    assert_close(out[:, :, outside], expected[:, :, outside], TOLERANCE[torch.float16])
+
+
+def test_negative_scale_is_a_fault() -> None:
+    q, k, v = random_inputs(1, 1, 1, 40, 40, 64, torch.float16)
+    descriptor = compile(compilemask.causal()).descriptor(40, 40)
+    out, lse = run(HopperConfig.choose(64, f16), descriptor, q, k, v, -1.0)
+    assert out.isnan().all()
+    assert lse.isnan().all()
+
+
+def test_what_has_no_kernel() -> None:
+    for head_dim, element in ((32, f16), (256, f16), (64, f32)):
+        with pytest.raises(LoweringError, match="no Hopper kernel"):
+            HopperConfig.choose(head_dim, element)
+    with pytest.raises(LoweringError, match="shared memory"):
+        kernel_of(128, torch.float16, HopperConfig(stages=4))
+    with pytest.raises(LoweringError, match="stages"):
+        HopperConfig(stages=1)
+
+
+VARIANTS = {
+    "named barriers": HopperConfig(stages=2, named_barriers=True),
+    "static": HopperConfig(stages=2, schedule=Schedule.STATIC),
+    "static, named barriers": HopperConfig(stages=2, schedule=Schedule.STATIC, named_barriers=True),
+    "atomic": HopperConfig(stages=2, schedule=Schedule.ATOMIC),
+    "three stages": HopperConfig(stages=3, schedule=Schedule.STATIC),
+    "overlap left to ptxas": HopperConfig(stages=4, hold_softmax=False, pin_rounding=False),
+}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", ["causal", "shared prompt"])
+def test_variants(name: str, variant: str, seed: int) -> None:
+    check(MASKS[name](300, 300), 300, 300, heads=(2, 1), config=VARIANTS[variant], seed=seed)
