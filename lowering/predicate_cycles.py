@@ -145,15 +145,16 @@ class _Family:
         # Lines are counted from the one that holds key 0, which starts at `base`, -period < base <= 0.
         skipped = terms.quotient(offset, period)
         base = skipped * period - offset
-        end = terms.quotient(of_atom(Value(self.keys)) - base + (period - 1), period)
+        behind = terms.quotient(of_atom(Value(self.keys)) - base + (period - 1), period)
         first = constant(0) if lower is None else terms.quotient(lower - base, period)
-        last = end if upper is None else terms.quotient(upper - base, period) + 1
+        last = behind if upper is None else terms.quotient(upper - base, period) + 1
         count = last - first
         if count == constant(1):
             return self._single(base, skipped, first)
         arity = max(count.constant, 0) if count.is_constant else self._arity(lower, upper)
-        values = [terms.emitter.emit(bound) for bound in (first, last, base, constant(period))]
-        return terms.builder.insert(interval.FamilyOp(*values, Region(self._body(base, skipped)), arity)).result
+        begin, end, start, pitch = (terms.emitter.emit(bound) for bound in (first, last, base, constant(period)))
+        body = Region(self._body(base, skipped))
+        return terms.builder.insert(interval.FamilyOp(begin, end, start, pitch, body, arity)).result
 
     def _arity(self, lower: Expr | None, upper: Expr | None) -> int:
         if lower is None or upper is None or not (width := upper - lower).is_constant:

@@ -224,10 +224,8 @@ class PredicateReader:
         """Whether a value of the body does not depend on the key."""
         if value not in self._free:
             op = value.owner
-            inside = isinstance(op, Operation) and value not in self.values
-            self._free[value] = value is not self.key and (
-                not inside or all(self.is_free(operand) for operand in op.operands)
-            )
+            operands = op.operands if isinstance(op, Operation) and value not in self.values else ()
+            self._free[value] = value is not self.key and all(self.is_free(operand) for operand in operands)
         return self._free[value]
 
     def clone(self, value: SSAValue) -> SSAValue:

@@ -157,7 +157,7 @@ class PredicateLowering:
         free, opened = self.terms.free_part(expr), self.terms.open_atoms(expr)
         lower, upper = _shifted(lower, free), _shifted(upper, free)
         if not opened:
-            return guards(constant(0), lower, upper)
+            return guards(constant(0), lower, upper)  # type: ignore[return-value]
         for atom, factor in opened:
             if isinstance(atom, Extreme | Choice):
                 rest = expr - free - expression(atom) * factor

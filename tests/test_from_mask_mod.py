@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_descriptor_kernels import check_equal
 from test_levels_agree import check_levels
 from torch.nn.attention.flex_attention import and_masks, create_mask, or_masks
 
@@ -243,3 +244,14 @@ def test_more_errors() -> None:
         cm.from_mask_mod(5)  # pyright: ignore
     with pytest.raises(cm.MaskError, match="for 2 batches, expected 3"):
         cm.from_mask_mod(lambda b, h, q, kv: kv < LIMITS[b], B=3)
+
+
+# ---- kernels ----
+
+IN_KERNELS = ("sorted ids", "ids of tiles", "ids per batch and head", "remainder", "head as a number", "unsorted ids")
+
+
+@pytest.mark.parametrize("name", IN_KERNELS)
+def test_kernels_build_the_same_descriptor(name: str) -> None:
+    mask_mod, (batches, heads), _ = MODS[name]
+    check_equal(cm.from_mask_mod(mask_mod, batches, heads), 300, 280)

@@ -198,7 +198,7 @@ class Tracer:
         if result.size > MOST_ELEMENTS:
             refuse(f"reads {result.size} entries of a tensor for each pair, at most {MOST_ELEMENTS}")
         for place in np.ndindex(result.shape):
-            head = [array[place[: len(shape)]] for array in arrays]
+            head: list[Node] = [array[place[: len(shape)]] for array in arrays]  # type: ignore[misc]
             tail = [self.graph.integer(i) for i in place[len(shape) :]]
             result[place] = self.gather(tensor, [*before, *head, *tail])
         return result
