@@ -1,0 +1,126 @@
+"""Times variants of the Hopper attention kernel on this GPU, to choose the defaults of `HopperConfig`.
+
+    python benchmarks/hopper_configs.py --masks causal,clear --lengths 8192,32768 --head-dim 128
+
+A variant is a schedule, then the words named (barriers), dirty (values are not cleaned), early (nothing holds the
+softmax), loose (rounding is not pinned), s3 (stages) and h4 (heads together), joined by +: grid+named+s3. All variants
+are compiled first, in parallel; then they are timed in shuffled rounds, beside the portable kernel, with which they
+are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+import torch
+from cases import case
+from forward import FLUSH_BYTES, _graph, _milliseconds
+
+import compilemask as cm
+from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule
+from compilemask.runtime.attention_cuda import ELEMENTS, attention_cuda
+from compilemask.runtime.hopper import hopper_binary, prepare_launch
+
+DEFAULT = "grid,grid+named,static,static+named,atomic,atomic+named,grid+dirty,grid+h16"
+PORTABLE = "portable"
+CHANGES: dict[str, dict[str, bool]] = {
+    "named": {"named_barriers": True},
+    "dirty": {"clean_values": False},
+    "early": {"hold_softmax": False},
+    "loose": {"pin_rounding": False},
+}
+
+
+def parsed(text: str, head_dim: int, dtype: str) -> tuple[HopperConfig, int | None]:
+    """A variant and its heads together, None for as many as fit the cache."""
+    schedule, *words = text.split("+")
+    config = replace(HopperConfig.choose(head_dim, ELEMENTS[getattr(torch, dtype)]), schedule=Schedule(schedule))
+    heads = None
+    for word in words:
+        if word in CHANGES:
+            config = replace(config, **CHANGES[word])
+        elif word[0] == "s":
+            config = replace(config, stages=int(word[1:]))
+        elif word[0] == "h":
+            heads = int(word[1:])
+        else:
+            raise SystemExit(f"unknown word {word!r} in variant {text!r}")
+    return config, heads
+
+
+def compile_variant(text: str, head_dim: int, dtype: str) -> str:
+    """Compile into Triton's cache; what went wrong, or nothing."""
+    try:
+        hopper_binary(head_dim, getattr(torch, dtype), parsed(text, head_dim, dtype)[0])
+    except Exception as error:
+        return str(error)[-300:]
+    return ""
+
+
+def time_variants(
+    name: str, length: int, head_dim: int, dtype: str, heads: int, variants: list[str], rounds: int
+) -> None:
+    """Print a line per variant."""
+    device = torch.device("cuda", 0)
+    found = case(name, length, "cuda")
+    q, k, v = (torch.randn(1, heads, length, head_dim, device=device, dtype=getattr(torch, dtype)) for _ in range(3))
+    out, lse = torch.empty_like(q), torch.empty(q.shape[:3], device=device)
+    descriptor = cm.compile(found.mask).descriptor(length, length, device)
+    scale = head_dim**-0.5
+    reference = attention_cuda(q, k, v, descriptor, scale)[0].float()
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
+    calls: dict[str, Callable[[], object]] = {
+        PORTABLE: _graph(partial(attention_cuda, q, k, v, descriptor, scale)),
+    }
+    for text in variants:
+        config, together = parsed(text, head_dim, dtype)
+        launch = prepare_launch(q, k, v, out, lse, descriptor, scale, config)
+        if together is not None:
+            launch.arguments[-2] = min(together, heads)
+        out.fill_(float("nan"))
+        launch()
+        error = ((out.float() - reference).norm() / reference.norm()).item()
+        print(f"{text}: relative difference {error:.1e}", flush=True)
+        calls[text] = _graph(launch)
+    times: dict[str, list[float]] = {text: [] for text in calls}
+    for _ in range(rounds):
+        for text in random.sample(list(calls), len(calls)):
+            times[text].append(_milliseconds(calls[text], flush, 3))
+    for text, measured in times.items():
+        median = statistics.median(measured)
+        rate = found.flops(1, heads, head_dim) / median * 1e-9
+        print(f"{name:8} S={length} D={head_dim} {dtype} {text:20} {median:.4f} ms {rate:.1f} TFLOP/s", flush=True)
+
+
+def main() -> None:
+    """Compile, then time."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--masks", default="causal,clear")
+    parser.add_argument("--lengths", default="8192")
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--variants", default=DEFAULT)
+    options = parser.parse_args()
+    variants = options.variants.split(",")
+    with ProcessPoolExecutor() as pool:
+        job = partial(compile_variant, head_dim=options.head_dim, dtype=options.dtype)
+        faults = dict(zip(variants, pool.map(job, variants), strict=True))
+    for text, fault in faults.items():
+        if fault:
+            print(f"{text}: {fault}", flush=True)
+    usable = [text for text in variants if not faults[text]]
+    for name in options.masks.split(","):
+        for length in map(int, options.lengths.split(",")):
+            time_variants(name, length, options.head_dim, options.dtype, options.heads, usable, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
