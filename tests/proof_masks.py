@@ -36,5 +36,21 @@ MASKS: dict[str, cm.Mask] = {
     "causal clear": cm.clear(4, 5, 3, text=7) & cm.causal(),
 }
 
+SORTED_LABELS = """
+mask.func @sorted_labels(%label: memref<?xi32>) -> !mask.region {
+  %near = mask.where {
+  ^bb0(%q: i32, %kv: i32):
+    %own = mask.read %label[%q] : memref<?xi32>
+    %other = mask.read %label[%kv] : memref<?xi32>
+    %same = arith.cmpi eq, %own, %other : i32
+    mask.yield %same
+  } {ascending = [0]}
+  mask.return %near
+}
+"""
+"""Intervals by search in an ascending table."""
+
+MASKS["sorted labels"] = cm.parse(SORTED_LABELS, label=[0, 0, 1, 4])
+
 UNKNOWN: dict[tuple[str, str], str] = {}
 """Claims that the solver does not decide in time, by mask and name, and why."""

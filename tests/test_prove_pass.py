@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from proof_masks import MASKS
+from proof_masks import MASKS, SORTED_LABELS
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
 from xdsl.parser import Parser
 
@@ -179,3 +179,17 @@ def test_reserve_that_is_unknown_claims_nothing() -> None:
     lowered = pipeline.lower(parsed(SWAYING), "tiling")
     assert pipeline.tiling_of(lowered).reserve.is_unknown
     assert "motion" not in {verdict.claim.name for verdict in prove.prove_module(lowered)}
+
+
+def test_tables_ascend_only_if_the_mask_says_so() -> None:
+    lowered = _inner(pipeline.lower(parsed(SORTED_LABELS), "interval"))
+    run(both(SORTED_LABELS, lowered))
+    with pytest.raises(LoweringError, match=r"takes label to ascend, its mask does not say so"):
+        run(both(SORTED_LABELS.replace(" {ascending = [0]}", ""), lowered))
+    with pytest.raises(LoweringError, match=r"visible .*: refuted: .*label = \["):
+        run(
+            both(
+                SORTED_LABELS.replace(" {ascending = [0]}", ""),
+                lowered.replace("attributes {ascending = [3 : i64]}", ""),
+            )
+        )

@@ -113,9 +113,8 @@ class Row:
                 values[op.result] = values[op.table].read(values[op.index])
             case interval.SegmentOfOp():
                 values[op.begin], values[op.end] = values[op.offsets].bounds_of(values[op.position])
-            case _ if op.name == "interval.search":
-                table, value = op.operands
-                values[op.results[0]] = values[table].search(values[value])
+            case interval.SearchOp():
+                values[op.result] = values[op.table].search(values[op.value])
             case interval.IsqrtOp():
                 values[op.result] = self.world.root(values[op.operand])
             case interval.ReturnOp():
