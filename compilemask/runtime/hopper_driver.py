@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -31,8 +32,7 @@ LONGEST_STRIDE = 2**40
 def bindings() -> Any:
     """The driver's functions, or None if the package or the driver is missing."""
     try:
-        from cuda.bindings import driver
-
+        driver = import_module("cuda.bindings.driver")
         driver.cuDriverGetVersion()
     except (ImportError, RuntimeError):
         return None

@@ -122,8 +122,8 @@ def test_strides(dim: int) -> None:
     wide = [torch.cat([x, x.new_full((2, 4, 300, 8), torch.nan)], dim=-1)[..., :dim] for x in (q, k, v)]
     packed = list(torch.stack([x.transpose(1, 2) for x in (q, k, v)], dim=2).unbind(2))
     packed = [x.transpose(1, 2) for x in packed]
-    for inputs in (swapped, wide, packed):
-        assert torch.equal(hopper(*inputs, mask, config)[0], expected)
+    for q, k, v in (swapped, wide, packed):
+        assert torch.equal(hopper(q, k, v, mask, config)[0], expected)
 
 
 def test_what_tma_cannot_read_takes_the_portable_kernel() -> None:
@@ -133,9 +133,9 @@ def test_what_tma_cannot_read_takes_the_portable_kernel() -> None:
     expected, _ = dense_attention(q, k, v, mask.dense(200, 200))
     columns = [x.transpose(2, 3).contiguous().transpose(2, 3) for x in (q, k, v)]
     shifted = [torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape) for x in (q, k, v)]
-    for inputs in (columns, shifted):
-        assert not has_hopper_kernel(*inputs)
-        assert_close(attention_gpu(*inputs, descriptor, 0.125)[0], expected, TOLERANCE[torch.float16])
+    for q, k, v in (columns, shifted):
+        assert not has_hopper_kernel(q, k, v)
+        assert_close(attention_gpu(q, k, v, descriptor, 0.125)[0], expected, TOLERANCE[torch.float16])
 
 
 @pytest.mark.parametrize("chosen", VARIANTS)
