@@ -14,7 +14,8 @@ from sample_masks import MASKS
 from xdsl.dialects.builtin import AnyFloat, ModuleOp, bf16, f16, f32
 
 import compilemask
-from compilemask.dialects.semantics.triton_gpu import TensorMap, run_kernel
+from compilemask.dialects.semantics.triton_gpu import DeadlockError, KernelError, TensorMap, run_kernel
+from compilemask.dialects.triton import ttng
 from compilemask.errors import LoweringError
 from compilemask.language.mask import Mask
 from compilemask.lowering.tiling_to_tt.attention import attention_module, attention_op
@@ -166,6 +167,43 @@ def test_what_has_no_kernel() -> None:
         kernel_of(128, torch.float16, HopperConfig(stages=4))
     with pytest.raises(LoweringError, match="stages"):
         HopperConfig(stages=1)
+
+
+SYNCHRONIZATION = (
+    ttng.WaitBarrierOp,
+    ttng.ArriveBarrierOp,
+    ttng.BarrierExpectOp,
+    ttng.FenceAsyncSharedOp,
+    ttng.AsyncTMAStoreWaitOp,
+)
+SPARE = 14
+"""Waits whose phase has ended anyway: for a turn and buffers at the start (3), those that hold the softmax (4), and
+those of the second warpgroup for what the first one had waited for before it gave the turn (5). And arrivals that
+nobody waits for, at the end of the values (2)."""
+
+
+def test_all_synchronization_is_needed() -> None:
+    """Without any one wait, arrival or fence, some order of events is an error."""
+    mask, config = compilemask.causal() & compilemask.window(500), HopperConfig()
+    kernel = kernel_of(64, torch.float16, config)
+    descriptor = compile(mask).descriptor(900, 900)
+    q, k, v = random_inputs(1, 1, 1, 900, 900, 64, torch.float16)
+    expected, _ = dense_attention(q, k, v, mask.dense(900, 900), 0.125)
+
+    def is_found(number: int) -> bool:
+        broken = kernel.clone()
+        [op for op in broken.walk() if isinstance(op, SYNCHRONIZATION)][number].detach()
+        for seed in range(2):
+            try:
+                out, _ = run(config, descriptor, q, k, v, 0.125, seed=seed, kernel=broken)
+                assert_close(out, expected, TOLERANCE[torch.float16])
+            except (KernelError, DeadlockError, AssertionError):
+                return True
+        return False
+
+    count = sum(isinstance(op, SYNCHRONIZATION) for op in kernel.walk())
+    assert count > 60
+    assert sum(not is_found(number) for number in range(count)) <= SPARE
 
 
 VARIANTS = {

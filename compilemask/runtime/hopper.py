@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from compilemask.errors import TargetError
+from compilemask.lowering.descriptor_layout import Layout
 from compilemask.lowering.tiling_to_tt.attention import attention_module, attention_op
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule, emit
 from compilemask.lowering.tiling_to_ttg.attention_config import HEAD_DIMS, ROWS, TILE
@@ -17,7 +18,7 @@ from compilemask.runtime.attention_cuda import ELEMENTS, WORD, attention_cuda
 from compilemask.runtime.compile_kernel import target_of
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.hopper_compile import HOPPER, Binary, compile_gpu_text, gpu_text
-from compilemask.runtime.hopper_driver import Kernel, bindings, has_tensor_map, tensor_map
+from compilemask.runtime.hopper_driver import Kernel, bindings, tensor_map
 
 CACHED_BYTES = 36 << 20
 """Keys and values of heads that are computed together, so that they stay in the L2 cache of 50 MB."""
@@ -28,10 +29,8 @@ def attention_gpu(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, descriptor: Descriptor, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out [B, Hq, Sq, D] in the input type and lse [B, Hq, Sq] in float32. Does not wait. Takes checked arguments."""
-    if has_hopper_kernel(query, key, value):
-        config = HopperConfig.choose(query.shape[-1], ELEMENTS[query.dtype])
-        if _compiles(query.shape[-1], query.dtype, config):
-            return attention_hopper(query, key, value, descriptor, scale, config)
+    if has_hopper_kernel(query, key, value) and (config := _chosen(query.shape[-1], query.dtype)):
+        return attention_hopper(query, key, value, descriptor, scale, config)
     return attention_cuda(query, key, value, descriptor, scale)
 
 
@@ -45,7 +44,7 @@ def has_hopper_kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tenso
         return False
     if target_of(query.device) != HOPPER or bindings() is None:
         return False
-    return all(has_tensor_map(x) for x in (query, key, value))
+    return all(tensor_map(x, rows) for x, rows in ((query, ROWS), (key, TILE), (value, TILE)))
 
 
 def attention_hopper(
@@ -101,10 +100,11 @@ def prepare_launch(
     tiles = layout.query_tiles * all_heads
     base = descriptor.buffer.data_ptr()
     counter = _counter(device) if config.schedule is Schedule.ATOMIC else None
+    maps = [tensor_map(x, rows) for x, rows in ((query, ROWS), (key, TILE), (value, TILE), (out, ROWS))]
     arguments: list[bytes | int | float] = [
-        *(tensor_map(x, rows) for x, rows in ((query, ROWS), (key, TILE), (value, TILE), (out, ROWS))),
+        *(found for found in maps if found is not None),
         lse.data_ptr(),
-        *(base + WORD * x for x in (layout.tiles, layout.order, layout.visits, layout.patterns, layout.columns)),
+        *(base + offset for offset in _section_bytes(layout)),
         *([] if counter is None else [counter.data_ptr()]),
         *(heads, heads // key.shape[1], layout.queries, layout.keys, layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
@@ -113,6 +113,12 @@ def prepare_launch(
     ]
     programs = min(tiles, _processors(device)) if config.is_persistent else tiles
     return Launch(_kernel(query.shape[-1], query.dtype, config, device.index), programs, arguments, device, counter)
+
+
+@lru_cache(maxsize=256)
+def _section_bytes(layout: Layout) -> tuple[int, ...]:
+    """Where the sections that the kernel reads start."""
+    return tuple(WORD * x for x in (layout.tiles, layout.order, layout.visits, layout.patterns, layout.columns))
 
 
 def heads_together(key: torch.Tensor, heads: int, all_heads: int) -> int:
@@ -141,14 +147,15 @@ def _kernel(head_dim: int, dtype: torch.dtype, config: HopperConfig, device: int
 
 
 @cache
-def _compiles(head_dim: int, dtype: torch.dtype, config: HopperConfig) -> bool:
-    """Whether the installed Triton compiles a variant; says once if not."""
+def _chosen(head_dim: int, dtype: torch.dtype) -> HopperConfig | None:
+    """The variant for these inputs; None, and a warning, if the installed Triton does not compile it."""
+    config = HopperConfig.choose(head_dim, ELEMENTS[dtype])
     try:
         hopper_binary(head_dim, dtype, config)
     except TargetError as error:
         warnings.warn(f"attention uses the portable kernel: {error}", RuntimeWarning, stacklevel=2)
-        return False
-    return True
+        return None
+    return config
 
 
 @cache

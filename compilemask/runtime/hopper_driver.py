@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import torch
 
@@ -60,51 +60,49 @@ def has_tensor_map(x: torch.Tensor) -> bool:
     )
 
 
-class MapKey(NamedTuple):
-    """What a tensor map depends on; strides count elements."""
+MapKey: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype, int]
+"""What a tensor map depends on: address, shape, strides in elements, element type, and rows of a box."""
 
-    address: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    rows: int
-
-
-_maps: OrderedDict[MapKey, bytes] = OrderedDict()
+_maps: OrderedDict[MapKey, bytes | None] = OrderedDict()
 _lock = threading.Lock()
 
 
-def tensor_map(x: torch.Tensor, rows: int) -> bytes:
-    """The tensor map of [B, H, S, D] for boxes of so many rows, 128 bytes wide, permuted as wgmma reads them."""
-    key = MapKey(x.data_ptr(), tuple(x.shape), x.stride(), x.dtype, rows)
-    found = _maps.get(key)
-    if found is None:
-        found = _encoded(key)
-        with _lock:
-            _maps[key] = found
-            while len(_maps) > KEPT_MAPS:
-                _maps.popitem(last=False)
+def tensor_map(x: torch.Tensor, rows: int) -> bytes | None:
+    """The tensor map of [B, H, S, D] for boxes of so many rows, 128 bytes wide, permuted as wgmma reads them.
+
+    None if TMA cannot read the tensor.
+    """
+    key = (x.data_ptr(), x.shape, x.stride(), x.dtype, rows)
+    try:
+        return _maps[key]
+    except KeyError:
+        found = _encoded(key) if has_tensor_map(x) else None
+    with _lock:
+        _maps[key] = found
+        while len(_maps) > KEPT_MAPS:
+            _maps.popitem(last=False)
     return found
 
 
 def _encoded(key: MapKey) -> bytes:
     cu = bindings()
+    address, shape, stride, element, rows = key
     types = cu.CUtensorMapDataType
-    half = key.dtype == torch.float16
+    half = element == torch.float16
     dtype = types.CU_TENSOR_MAP_DATA_TYPE_FLOAT16 if half else types.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-    size = key.dtype.itemsize
+    size = element.itemsize
     # The stride of a dimension of length 1 may be anything; the driver wants a valid one.
-    lengths_and_strides = list(zip(key.shape, key.stride, strict=True))[:-1]
-    strides = [size * (stride if length > 1 else key.shape[-1]) for length, stride in lengths_and_strides]
-    box = [SWIZZLE_BYTES // size, key.rows, *[1] * (len(key.shape) - 2)]
+    lengths_and_strides = list(zip(shape, stride, strict=True))[:-1]
+    strides = [size * (step if length > 1 else shape[-1]) for length, step in lengths_and_strides]
+    box = [SWIZZLE_BYTES // size, rows, *[1] * (len(shape) - 2)]
     result = cu.cuTensorMapEncodeTiled(
         dtype,
-        cu.cuuint32_t(len(key.shape)),
-        key.address,
-        [cu.cuuint64_t(length) for length in reversed(key.shape)],
-        [cu.cuuint64_t(stride) for stride in reversed(strides)],
+        cu.cuuint32_t(len(shape)),
+        address,
+        [cu.cuuint64_t(length) for length in reversed(shape)],
+        [cu.cuuint64_t(step) for step in reversed(strides)],
         [cu.cuuint32_t(length) for length in box],
-        [cu.cuuint32_t(1)] * len(key.shape),
+        [cu.cuuint32_t(1)] * len(shape),
         cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
         cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
