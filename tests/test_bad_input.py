@@ -245,6 +245,14 @@ TOOLS: dict[str, tuple[list[str], str, str]] = {
     "parameter without value": (["lower", "hstu", "--param", "history"], "'history'", "NAME=INTEGER"),
     "descending offsets": (["lower", "document", "--param", "offsets=0,9,3"], "entry 2 is 3", "must ascend"),
     "no length": (["draw", "hstu", "--seq", "0"], "'0'", "a positive integer"),
+    "history longer than the picture": (["draw", "hstu", "--param", "history=2000"], "history is 2000", "at most 1024"),
+    "offsets behind the picture": (
+        ["draw", "shared_prompt", "--param", "offsets=0,10,20000"],
+        "20000",
+        "at most 1024",
+    ),
+    "picture too large": (["draw", "causal", "--seq", "100000"], "queries is 100000", "1 to 65536"),
+    "unknown picture format": (["draw", "causal", "-o", "a.xyz"], "'xyz'", "png"),
 }
 
 

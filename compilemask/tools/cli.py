@@ -101,7 +101,7 @@ def _add_mask(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "mask", metavar="MASK", help="a name (see `compilemask list`), a .mlir file, or - for standard input"
     )
-    parser.add_argument("--seq", type=_length, default=1024, metavar="N", help="number of queries (default: 1024)")
+    parser.add_argument("--seq", type=_length, default=1024, metavar="N", help="number of queries (default: 1024); at most 65536 in a picture")
     parser.add_argument(
         "--param",
         type=_assignment,

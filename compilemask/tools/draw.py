@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from compilemask.dialects.mask import FuncOp
 from compilemask.dialects.semantics.mask import visible
-from compilemask.errors import MissingDependencyError
+from compilemask.errors import MaskError, MissingDependencyError, ShapeError
 
 if TYPE_CHECKING:
     from compilemask.language.mask import Mask
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 TILE = 128
 PIXELS = 512
 """Most pixels of a picture along one axis; each then stands for a square of pairs."""
+MOST_POSITIONS = 1 << 16
+"""Most queries and keys of a picture: a picture looks at every pair."""
 MOST_OBLONG = 3.0
 """Ratio of the sides beyond which a picture of few queries and many keys is stretched."""
 CHUNK = 1 << 20
@@ -101,9 +103,16 @@ def draw(
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
+        ShapeError: there are more than 65,536 queries or keys, or none.
+        MaskError: the mask does not fit so many queries and keys, or there is no such picture format.
     """
     plotting = _matplotlib()
     keys = queries if keys is None else keys
+    for name, length in (("queries", queries), ("keys", keys)):
+        if not 1 <= length <= MOST_POSITIONS:
+            raise ShapeError(f"{name} is {length}, a picture shows 1 to {MOST_POSITIONS}")
+    mask.check_lengths(queries, keys)
+    file_format = _format(Path(path))
     seen = survey(mask_rows(mask, queries, keys), queries, keys)
     slope = min(MOST_OBLONG, max(1 / MOST_OBLONG, queries / keys))
     figure = plotting.figure(figsize=(11, 1.4 + 4.9 * slope), facecolor="white", layout="constrained")
@@ -114,7 +123,7 @@ def draw(
         axes.set_box_aspect(slope)
     figure.suptitle(title or title_of(mask), fontsize=13, fontweight="bold", x=0.01, ha="left")
     figure.legend(handles=_legend(seen), loc="outside lower right", ncols=3, frameon=False, fontsize=10)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=150, format=file_format)
     plotting.close(figure)
     return seen
 
@@ -142,6 +151,17 @@ def _matplotlib() -> Any:
     import matplotlib.pyplot as plotting
 
     return plotting
+
+
+def _format(path: Path) -> str:
+    """What a path's ending says, png if it has none. Raises MaskError unless matplotlib writes it."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    name = path.suffix.removeprefix(".").lower() or "png"
+    known = FigureCanvasBase.get_supported_filetypes()
+    if name not in known:
+        raise MaskError(f"{path}: there is no picture format {name!r}; there are {', '.join(sorted(known))}")
+    return name
 
 
 def _draw_pairs(axes: Any, seen: Survey) -> None:
