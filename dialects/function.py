@@ -12,7 +12,7 @@ from typing import Self
 
 from xdsl.dialects.builtin import FunctionType, MemRefType, StringAttr, SymbolNameConstraint, i32
 from xdsl.dialects.utils import parse_func_op_like, print_func_op_like
-from xdsl.ir import Attribute, Block, Region
+from xdsl.ir import Attribute, Block, Operation, Region
 from xdsl.irdl import IRDLOperation, prop_def, region_def, traits_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
@@ -20,6 +20,14 @@ from xdsl.traits import IsolatedFromAbove, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
 _RESERVED = ("sym_name", "function_type")
+
+
+class MisplacedOperationError(VerifyException):
+    """An operation stands where it may not; the verifier of what is around it says so."""
+
+    def __init__(self, operation: Operation, expected: str) -> None:
+        self.operation = operation
+        super().__init__(f"{operation.name} cannot stand here; {expected}")
 
 
 class FunctionLike(IRDLOperation):
@@ -91,4 +99,4 @@ def is_parameter_type(ty: Attribute) -> bool:
     return isinstance(ty, MemRefType) and ty.element_type == i32 and len(ty.get_shape()) == 1
 
 
-__all__ = ["FunctionLike", "is_parameter_type"]
+__all__ = ["FunctionLike", "MisplacedOperationError", "is_parameter_type"]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import MemRefType, i1, i32
+from xdsl.dialects.builtin import Float32Type, IndexType, IntegerType, MemRefType, ModuleOp, i1, i32
 from xdsl.interfaces import HasFolderInterface
-from xdsl.ir import Attribute, Block, Dialect, ParametrizedAttribute, Region, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, Block, Dialect, Operation, ParametrizedAttribute, Region, SSAValue, TypeAttribute
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
@@ -27,7 +27,7 @@ from xdsl.irdl import (
 from xdsl.traits import Commutative, HasParent, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from compilemask.dialects.function import FunctionLike, is_parameter_type
+from compilemask.dialects.function import FunctionLike, MisplacedOperationError, is_parameter_type
 
 
 @irdl_attr_definition
@@ -51,6 +51,13 @@ class GridType(ParametrizedAttribute, TypeAttribute):
     name = "mask.grid"
 
 
+def _computes_scalars(op: Operation) -> bool:
+    """Whether an operation is of arith or math and yields integers or floats."""
+    return op.dialect_name() in ("arith", "math") and all(
+        isinstance(result.type, IntegerType | IndexType | Float32Type) for result in op.results
+    )
+
+
 @irdl_op_definition
 class FuncOp(FunctionLike):
     """A mask by name. Its arguments are the mask's parameters; its result is the region of visible pairs."""
@@ -59,8 +66,14 @@ class FuncOp(FunctionLike):
 
     def verify_(self) -> None:
         self.verify_signature((), RegionType)
+        parent = self.parent_op()
+        if parent is not None and not isinstance(parent, ModuleOp):
+            raise VerifyException(f"mask.func @{self.sym_name.data} must stand in a module, not in {parent.name}")
         if not isinstance(self.body.block.last_op, ReturnOp):
             raise VerifyException(f"mask.func @{self.sym_name.data} must end in mask.return")
+        for op in self.body.block.ops:
+            if op.dialect_name() != MASK.name and not _computes_scalars(op):
+                raise MisplacedOperationError(op, "a mask.func holds mask operations and arith on scalars")
 
 
 @irdl_op_definition
@@ -293,6 +306,11 @@ class WhereOp(Leaf):
             raise VerifyException("the body of mask.where takes (q: i32, kv: i32)")
         if not isinstance(self.body.block.last_op, YieldOp):
             raise VerifyException("the body of mask.where must end in mask.yield")
+        for op in self.body.block.ops:
+            if not isinstance(op, ReadOp | QueriesOp | KeysOp | YieldOp) and not _computes_scalars(op):
+                raise MisplacedOperationError(
+                    op, "the body of mask.where holds arith on scalars, mask.read, mask.queries and mask.keys"
+                )
 
 
 @irdl_op_definition

@@ -16,7 +16,7 @@ from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError
 from xdsl.utils.lexer import Span
 
-from compilemask.dialects.function import FunctionLike
+from compilemask.dialects.function import FunctionLike, MisplacedOperationError
 from compilemask.dialects.registry import make_context
 from compilemask.errors import IRError
 
@@ -47,12 +47,16 @@ def read_text(path: str | os.PathLike[str]) -> str:
     Raises:
         IRError: the file cannot be read, or is not UTF-8 text.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise IRError(f"a path must be a str or a PathLike, got {type(path).__name__}")
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise IRError(f"cannot be read: {error.strerror}", file=str(path)) from None
     except UnicodeDecodeError:
         raise IRError("is not UTF-8 text", file=str(path)) from None
+    except ValueError as error:  # a null byte in the path
+        raise IRError(f"cannot be read: {error}", file=repr(str(path))) from None
 
 
 def parse_source(text: str, file: str | None = None) -> Source:
@@ -130,13 +134,26 @@ class _RecordingParser(Parser):
 def _verify(source: Source) -> None:
     """Verifies operations inside out, so that the first fault is the innermost one, then the order of definitions."""
     for op in _inside_out(source.module):
+        if isinstance(op, ModuleOp):
+            _check_names(source, op)
         try:
             op.verify()
         except Exception as error:
-            source.fail(_message(error, op), op)
+            source.fail(_message(error, op), error.operation if isinstance(error, MisplacedOperationError) else op)
     for region in source.module.regions:
         for block in region.blocks:
             _check_order(source, block, set())
+
+
+def _check_names(source: Source, module: ModuleOp) -> None:
+    """Raises, at the second one, if two functions of a module share a name."""
+    known: set[str] = set()
+    for op in module.ops:
+        if isinstance(op, FunctionLike):
+            name = op.sym_name.data
+            if name in known:
+                source.fail(f"{op.name} @{name}: there is a function of that name already", op)
+            known.add(name)
 
 
 def _inside_out(op: Operation) -> Iterator[Operation]:
