@@ -92,6 +92,9 @@ LANGUAGE: dict[str, Bad] = {
     "batches differ": Bad(lambda: cm.hstu([1, 2], [1, 1, 1]), cm.MaskError, "for 2 batches", "for 3"),
     "mask and number": Bad(lambda: cm.causal() & 3, cm.MaskError, "int", "two masks"),  # pyright: ignore
     "mask as condition": Bad(lambda: cm.causal() or cm.full(), cm.MaskError, "neither true nor false", "& | - ~"),
+    "name of an int": Bad(lambda: cm.causal().named(3), cm.MaskError, "3", "an identifier"),  # pyright: ignore
+    "fractional size": Bad(lambda: cm.causal().dense(1.5, 2), cm.MaskError, "1.5 (float)", "an int"),  # pyright: ignore
+    "no size": Bad(lambda: cm.hstu(5).check_lengths(5, None), cm.MaskError, "None", "an int"),  # pyright: ignore
     "predicate with if": Bad(lambda: cm.where(lambda q, kv: q if q > kv else kv), cm.MaskError, "predicate", "& | ~"),
 }
 
@@ -102,6 +105,9 @@ TEXT: dict[str, Bad] = {
     "list for an int": Bad(lambda: cm.parse(MASK, n=[3], t=[1]), cm.MaskError, "list", "takes an int"),
     "unknown function": Bad(lambda: cm.parse(MASK, "k"), cm.IRError, "@k", "found @m"),
     "no such file": Bad(lambda: cm.load("no/such.mlir"), cm.IRError, "no/such.mlir", "No such file"),
+    "no path": Bad(lambda: cm.load(None), cm.IRError, "NoneType", "str or a PathLike"),  # pyright: ignore
+    "path with a null byte": Bad(lambda: cm.load("a\0b"), cm.IRError, r"'a\x00b'", "null byte"),
+    "function by number": Bad(lambda: cm.parse(MASK, 3), cm.MaskError, "3 (int)", "must be a str"),  # pyright: ignore
 }
 
 FILES: dict[str, tuple[str, str, str]] = {
@@ -126,6 +132,30 @@ FILES: dict[str, tuple[str, str, str]] = {
         "mask.func @m() -> !mask.region {\n  %a = mask.union %b, %b\n  %b = mask.all\n  mask.return %a\n}\n",
         "2:3",
         "uses %b before it is defined",
+    ),
+    "mask in a mask": (
+        "mask.func @m() -> !mask.region {\n  mask.func @n() -> !mask.region {\n    %b = mask.all\n    mask.return %b\n"
+        "  }\n  %a = mask.all\n  mask.return %a\n}\n",
+        "2:3",
+        "mask.func @n must stand in a module, not in mask.func",
+    ),
+    "region in a predicate": (
+        "mask.func @m() -> !mask.region {\n  %a = mask.where {\n  ^bb0(%q: i32, %kv: i32):\n    %x = mask.all\n"
+        "    %y = arith.constant true\n    mask.yield %y\n  }\n  mask.return %a\n}\n",
+        "4:5",
+        "mask.all cannot stand here; the body of mask.where holds arith",
+    ),
+    "choice between regions": (
+        "mask.func @m() -> !mask.region {\n  %a = mask.all\n  %y = arith.constant true\n"
+        "  %b = arith.select %y, %a, %a : !mask.region\n  mask.return %b\n}\n",
+        "4:3",
+        "arith.select cannot stand here; a mask.func holds mask operations and arith on scalars",
+    ),
+    "two masks of one name": (
+        "mask.func @m() -> !mask.region {\n  %a = mask.all\n  mask.return %a\n}\n\n"
+        "mask.func @m() -> !mask.region {\n  %a = mask.none\n  mask.return %a\n}\n",
+        "6:1",
+        "@m: there is a function of that name already",
     ),
     "bad tile": (
         "tiling.func @t(%t: i32, %q: i32, %k: i32) -> !tiling.runs attributes {shape = #tiling.shape<96 x 128>} {\n}\n",
@@ -162,6 +192,14 @@ RUNTIME: dict[str, Bad] = {
         "q is on meta",
         "cpu and cuda",
     ),
+    "sparse": Bad(attend(k=lambda k: k.to_sparse()), cm.ShapeError, "k is a torch.sparse_coo tensor", "dense"),
+    "nested": Bad(
+        attend(q=lambda q: torch.nested.nested_tensor(list(q), layout=torch.jagged)),
+        cm.ShapeError,
+        "q is a nested tensor",
+        "dense",
+    ),
+    "huge scale": Bad(attend(scale=10**400), cm.ScaleError, "1329 bits", "finite"),
     "scale": Bad(attend(scale=float("inf")), cm.ScaleError, "scale is inf", "finite"),
     "gradient": Bad(attend(q=lambda q: q.requires_grad_()), cm.GradientError, "requires a gradient", "no_grad"),
     "string for a mask": Bad(attend(lambda: "causal"), cm.MaskError, "got a str", "a mask"),
@@ -190,6 +228,18 @@ RUNTIME: dict[str, Bad] = {
         cm.DescriptorError,
         "version is 7",
         "expected 1",
+    ),
+    "list for a descriptor": Bad(
+        lambda: cm.Descriptor.from_buffer([1]),  # pyright: ignore
+        cm.DescriptorError,
+        "a list",
+        "int32 tensor",
+    ),
+    "sparse descriptor": Bad(
+        lambda: cm.Descriptor.from_buffer(descriptor_words().to_sparse()), cm.DescriptorError, "sparse_coo", "dense"
+    ),
+    "descriptor on meta": Bad(
+        lambda: cm.Descriptor.from_buffer(descriptor_words().to("meta")), cm.DescriptorError, "meta", "CPU or GPU"
     ),
     "damaged descriptor": Bad(
         lambda: cm.Descriptor.from_buffer(descriptor_words(shared=2)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, SupportsIndex
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
@@ -120,6 +120,7 @@ class Mask(ABC):
             MaskError: the mask speaks of positions at which there is neither a query nor a key: offsets that end, an
                 image or a history that reaches behind both, or a length of padding greater than the number of keys.
         """
+        _check_sizes(queries, keys)
         check_limits(self.limits, {p.name: p.value for p in self.parameters}, queries, keys)
 
     @property
@@ -136,15 +137,14 @@ class Mask(ABC):
         """The visible pairs, as the mask dialect defines them: bool [B, H, queries, keys] on the CPU. For small sizes.
 
         Raises:
-            MaskError: a size is negative, or a position or predicate leaves 32 bits.
+            MaskError: a size is no int or negative, or a position or predicate leaves 32 bits.
         """
         import numpy as np
         import torch
 
         from compilemask.dialects.semantics.mask import visible
 
-        if queries < 0 or keys < 0:
-            raise MaskError(f"a mask has no {queries} x {keys} pairs")
+        _check_sizes(queries, keys)
         func = self._built.module.body.block.first_op
         assert isinstance(func, dialect.FuncOp)
         batch, heads = self.batch_shape
@@ -173,7 +173,7 @@ class Mask(ABC):
         Raises:
             MaskError: the name is not an identifier.
         """
-        if not name.isidentifier() or not name.isascii():
+        if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
             raise MaskError(f"a mask's name must be an identifier, got {name!r}")
         return _Named(self, name)
 
@@ -200,6 +200,14 @@ class Mask(ABC):
     def __repr__(self) -> str:
         shown = (f"{p.name}={p.value if isinstance(p.value, int) else list(p.value.shape)}" for p in self.parameters)
         return f"<mask {self.name}({', '.join(shown)})>"
+
+
+def _check_sizes(queries: int, keys: int) -> None:
+    for name, size in (("queries", queries), ("keys", keys)):
+        if isinstance(size, bool) or not isinstance(size, SupportsIndex):
+            raise MaskError(f"the number of {name} must be an int, got {size!r} ({type(size).__name__})")
+        if size < 0:
+            raise MaskError(f"a mask has no {queries} x {keys} pairs")
 
 
 def _operand(symbol: str, value: object) -> Mask:

@@ -108,6 +108,8 @@ def _mask(source: Source, name: str | None, arguments: dict[str, Scalar]) -> Mas
 
 
 def _find(source: Source, name: str | None) -> dialect.FuncOp:
+    if name is not None and not isinstance(name, str):
+        raise MaskError(f"the name of a mask.func must be a str, got {name!r} ({type(name).__name__})")
     functions = {op.sym_name.data: op for op in source.module.walk() if isinstance(op, dialect.FuncOp)}
     if name is None and len(functions) == 1:
         return next(iter(functions.values()))

@@ -61,6 +61,7 @@ class Descriptor:
     layout: Layout
 
     def __post_init__(self) -> None:
+        _check_tensor(self.buffer)
         if self.buffer.dtype != torch.int32 or self.buffer.shape != (self.layout.words,):
             raise DescriptorError(
                 f"a descriptor of this layout is an int32 tensor of shape ({self.layout.words},), "
@@ -75,11 +76,14 @@ class Descriptor:
 
         Raises DescriptorError if the header is not one of this version, or the size is not what the header says.
         """
+        _check_tensor(buffer)
         if buffer.dtype != torch.int32 or buffer.dim() != 1 or buffer.numel() < HEADER_WORDS:
             raise DescriptorError(
                 f"a descriptor is an int32 tensor of rank 1 with at least {HEADER_WORDS} words, "
                 f"got {buffer.dtype} of shape {tuple(buffer.shape)}"
             )
+        if buffer.device.type == "meta":
+            raise DescriptorError("a descriptor on meta holds no words; expected one on a CPU or GPU")
         header = _header(buffer)
         for name, expected in (("magic", MAGIC), ("version", VERSION), ("keys_of_a_tile", KEYS)):
             if header[name] != expected:
@@ -207,6 +211,14 @@ class Descriptor:
             f"Descriptor({layout.batch}x{layout.heads} masks, {layout.queries}x{layout.keys} positions, "
             f"{'shared' if layout.shared else 'stored'} patterns, {layout.words * 4 / 1024:.1f} KiB on {self.device})"
         )
+
+
+def _check_tensor(buffer: object) -> None:
+    if not isinstance(buffer, torch.Tensor):
+        raise DescriptorError(f"a descriptor is an int32 tensor, got a {type(buffer).__name__}")
+    if buffer.is_nested or buffer.layout != torch.strided:
+        kind = "nested" if buffer.is_nested else str(buffer.layout)
+        raise DescriptorError(f"a descriptor is a dense int32 tensor, got a {kind} one")
 
 
 def _header(buffer: torch.Tensor) -> dict[str, int]:

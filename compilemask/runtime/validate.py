@@ -45,6 +45,9 @@ def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Problem:
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise DTypeError(f"{name} is a {type(tensor).__name__}, expected a torch.Tensor")
+        if tensor.is_nested or tensor.layout != torch.strided:
+            kind = "nested" if tensor.is_nested else str(tensor.layout)
+            raise ShapeError(f"{name} is a {kind} tensor, expected a dense (torch.strided) one")
         if tensor.dim() != 4:
             raise ShapeError(
                 f"{name} has shape {tuple(tensor.shape)}, expected rank 4: [batch, heads, positions, head_dim]"
@@ -95,9 +98,13 @@ def check_scale(scale: float | None, head_dim: int) -> float:
         return 1.0 / math.sqrt(head_dim)
     if isinstance(scale, bool) or not isinstance(scale, int | float):
         raise DTypeError(f"scale is a {type(scale).__name__}, expected a number")
-    if not math.isfinite(scale):
+    try:
+        number = float(scale)
+    except OverflowError:  # an int, and too long to be printed
+        raise ScaleError(f"scale is an int of {scale.bit_length()} bits, expected a finite number") from None
+    if not math.isfinite(number):
         raise ScaleError(f"scale is {scale}, expected a finite number")
-    return float(scale)
+    return number
 
 
 def check_lengths(queries: int, keys: int) -> None:
