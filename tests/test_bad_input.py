@@ -292,6 +292,11 @@ TOOLS: dict[str, tuple[list[str], str, str]] = {
     "unknown target": (["lower", "hstu", "--to", "ptx", "--target", "cuda:1"], "'cuda:1'", "expected one of cuda:80"),
     "ptx for hip": (["lower", "hstu", "--to", "ptx", "--target", "hip:gfx942"], "'hip:gfx942'", "a cuda target"),
     "unknown parameter": (["lower", "hstu", "--param", "size=3"], "'size'", "it takes history, contexts"),
+    "unknown parameter of a file": (
+        ["lower", "hstu.mlir", "--param", "zz=3"],
+        "'zz'",
+        "@hstu takes history: i32, contexts: i32",
+    ),
     "parameter without value": (["lower", "hstu", "--param", "history"], "'history'", "NAME=INTEGER"),
     "descending offsets": (["lower", "document", "--param", "offsets=0,9,3"], "entry 2 is 3", "must ascend"),
     "no length": (["draw", "hstu", "--seq", "0"], "'0'", "a positive integer"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,23 @@ def parse_module(text: str, file: str | None = None) -> ModuleOp:
         IRError: the text cannot be parsed or does not verify.
     """
     return parse_source(text, file).module
+
+
+def parse_module_for(names: Iterable[str], text: str, file: str | None = None) -> ModuleOp:
+    """As `parse_module`, but every one of `names` must be a parameter of some mask of the text.
+
+    Raises:
+        IRError: the text cannot be parsed or does not verify.
+        MaskError: no mask has a parameter of that name.
+    """
+    source = parse_source(text, file)
+    functions = [op for op in source.module.walk() if isinstance(op, dialect.FuncOp)]
+    known = {name for func in functions for name in _names(source, func)}
+    for name in names:
+        if name not in known:
+            takes = "; ".join(f"@{func.sym_name.data} takes {_takes(source, func)}" for func in functions)
+            raise MaskError(f"there is no parameter {name!r}; {takes or 'there is no mask.func'}")
+    return source.module
 
 
 def parse(text: str, name: str | None = None, /, **arguments: Scalar) -> Mask:
@@ -128,10 +146,18 @@ def _check_operations(source: Source, func: dialect.FuncOp) -> None:
             source.fail(f"a mask cannot hold {op.name}", op)
 
 
+def _names(source: Source, func: dialect.FuncOp) -> list[str]:
+    return [source.names.get(argument, f"arg{argument.index}") for argument in func.body.block.args]
+
+
+def _takes(source: Source, func: dialect.FuncOp) -> str:
+    parameters = zip(_names(source, func), func.body.block.args, strict=True)
+    return ", ".join(f"{name}: {argument.type}" for name, argument in parameters) or "no parameters"
+
+
 def _bind(source: Source, func: dialect.FuncOp, arguments: dict[str, Scalar]) -> tuple[tuple[str, Value], ...]:
     label = f"@{func.sym_name.data}"
-    names = [source.names.get(argument, f"arg{argument.index}") for argument in func.body.block.args]
-    takes = ", ".join(f"{n}: {a.type}" for n, a in zip(names, func.body.block.args, strict=True)) or "no parameters"
+    names, takes = _names(source, func), _takes(source, func)
     for given in arguments:
         if given not in names:
             raise MaskError(f"{label} has no parameter {given!r}; it takes {takes}")
@@ -150,4 +176,4 @@ def _bind(source: Source, func: dialect.FuncOp, arguments: dict[str, Scalar]) ->
     return tuple(bound)
 
 
-__all__ = ["load", "loads", "parse", "parse_module"]
+__all__ = ["load", "loads", "parse", "parse_module", "parse_module_for"]

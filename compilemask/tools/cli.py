@@ -101,7 +101,13 @@ def _add_mask(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "mask", metavar="MASK", help="a name (see `compilemask list`), a .mlir file, or - for standard input"
     )
-    parser.add_argument("--seq", type=_length, default=1024, metavar="N", help="number of queries (default: 1024); at most 65536 in a picture")
+    parser.add_argument(
+        "--seq",
+        type=_length,
+        default=1024,
+        metavar="N",
+        help="number of queries (default: 1024); at most 65536 in a picture",
+    )
     parser.add_argument(
         "--param",
         type=_assignment,
@@ -161,13 +167,15 @@ def _mask(options: argparse.Namespace) -> Mask:
 
 
 def _module(options: argparse.Namespace) -> ModuleOp:
-    """The mask as IR; what comes as text needs no parameters for that."""
-    from compilemask.language.text import parse_module, read_text
+    """The mask as IR; what comes as text needs no parameters for that, but it must know those that are given."""
+    from compilemask.language.text import parse_module_for, read_text
+
+    names = [name for name, _ in options.param]
 
     if options.mask == STANDARD_INPUT:
-        return parse_module(sys.stdin.read(), "<stdin>")
+        return parse_module_for(names, sys.stdin.read(), "<stdin>")
     path = _find(options.mask)
-    return _mask(options).module() if path is None else parse_module(read_text(path), str(path))
+    return _mask(options).module() if path is None else parse_module_for(names, read_text(path), str(path))
 
 
 # ---- commands ----
