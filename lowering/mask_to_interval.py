@@ -163,8 +163,15 @@ class FunctionLowering:
         return Grid(self.values[op.origin], self.values[op.height], self.values[op.width])
 
     def disk(self, op: mask.DiskOp) -> SSAValue:
-        """On the line dy away, the chord of half length isqrt(radius^2 - 1 - dy^2) around q's column."""
+        """On the line dy away, the chord of half length isqrt(radius^2 - 1 - dy^2) around q's column.
+
+        Only the square of the radius counts, so a negative one is as good.
+        """
         radius = self.values[op.radius]
+        if (known := _constant_of(radius)) is None:
+            radius = self.insert(xdsl_arith.MaxSIOp(radius, self.sub(self.constant(0), radius)))
+        elif known < 0:
+            radius = self.constant(-known)
         square = self.sub(self.mul(radius, radius), self.constant(1))
         square.name_hint = "square"
         reach = self.sub(radius, self.constant(1))

@@ -40,16 +40,20 @@ def passes_to(level: str) -> list[ModulePass]:
 def lower(module: ModuleOp, to: str, context: Context | None = None) -> ModuleOp:
     """A copy of the module, lowered to a level. Functions that are already there or further down stay as they are.
 
-    Raises LoweringError, naming the pass, if a result does not verify.
+    Raises LoweringError, naming the pass, if a result does not verify or a mask is nested too deeply.
     """
     context = context or make_context()
     lowered = module.clone()
     for item in passes_to(to):
-        item.apply(context, lowered)
         try:
+            item.apply(context, lowered)
             lowered.verify()
         except VerifyException as error:
+            if "out of range" in str(error):
+                raise LoweringError(f"{item.name}: a number of the mask leaves 32 bits: {error}") from None
             raise LoweringError(f"{item.name} made invalid IR: {error}") from error
+        except RecursionError:
+            raise LoweringError(f"{item.name}: the mask is nested more deeply than Python's stack reaches") from None
     return lowered
 
 

@@ -45,7 +45,15 @@ class _Node:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return type(self) is type(other) and self._hash == other._hash and self._key == other._key  # type: ignore[attr-defined]
+        if not isinstance(other, _Node) or type(self) is not type(other) or self._hash != other._hash:
+            return False
+        if self._key is not other._key:
+            if self._key != other._key:
+                return False
+            # Expressions share parts: what was found equal once is the same object from now on, and a comparison walks
+            # each part once, not once per path to it.
+            object.__setattr__(other, "_key", self._key)
+        return True
 
 
 @dataclass(frozen=True, eq=False)

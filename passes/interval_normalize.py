@@ -60,7 +60,7 @@ class Normalizer:
             case interval.ConcatOp():
                 return self._concat(op)
             case interval.UnionOp():
-                return self._monotone(self.algebra.union, op.lhs, op.rhs)
+                return self._union(op)
             case interval.IntersectOp():
                 return self._intersection(op)
             case interval.ComplementOp():
@@ -105,6 +105,16 @@ class Normalizer:
             return _exact(inner)
         outer = self._or_else(None, operation, *(part.outer for part in parts))
         return Enclosure(inner or RowSet(), outer or self.algebra.everything)
+
+    def _union(self, op: interval.UnionOp) -> Enclosure:
+        found = self._monotone(self.algebra.union, op.lhs, op.rhs)
+        if found.inner.ranges or found.inner.families:
+            return found
+        # Each operand lies inside the union; the one with more parts is likely the larger one.
+        inner = max(
+            (self.enclosure(part).inner for part in (op.lhs, op.rhs)), key=lambda s: len(s.ranges) + len(s.families)
+        )
+        return found if found.exact else Enclosure(inner, found.outer)
 
     def _or_else(self, fallback: RowSet | None, operation: Callable[..., RowSet], *operands: RowSet) -> RowSet | None:
         try:

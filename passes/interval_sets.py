@@ -186,9 +186,13 @@ class SetAlgebra:
             return Range(bounds.minimum(a.lo, b.lo), a.hi)
         for x, y in ((a, b), (b, a)):
             # y starts inside x or at its end, so there is no gap; an empty range then adds nothing to the maximum.
-            if bounds.le(x.lo, y.lo) and (bounds.le(y.lo, x.hi) or bounds.le(y.hi, x.hi)):
+            if self._starts_first(x, y) and (bounds.le(y.lo, x.hi) or bounds.le(y.hi, x.hi)):
                 return Range(x.lo, bounds.maximum(x.hi, y.hi))
         return None
+
+    def _starts_first(self, a: Range, b: Range) -> bool:
+        """Whether a provably starts no later than b; nothing starts before 0, where keys begin."""
+        return a.lo == constant(0) or self.bounds.le(a.lo, b.lo)
 
     def _sorted_disjoint(self, ranges: list[Range]) -> list[Range]:
         """Sort by lower bound, at compile time where that is proved and by exchanges where not; then cut off overlaps.
@@ -210,9 +214,9 @@ class SetAlgebra:
         ordered: list[Range] = []
         for item in ranges:
             position = len(ordered)
-            while position and self.bounds.le(item.lo, ordered[position - 1].lo):
+            while position and self._starts_first(item, ordered[position - 1]):
                 position -= 1
-            if all(self.bounds.le(before.lo, item.lo) for before in ordered[:position]):
+            if all(self._starts_first(before, item) for before in ordered[:position]):
                 ordered.insert(position, item)
                 continue
             for index, other in enumerate(ordered):
@@ -254,7 +258,7 @@ class SetAlgebra:
     def _gaps(self, ranges: tuple[Range, ...]) -> RowSet:
         """What lies between ranges. Empty ones may stand anywhere, unless all lower bounds are provably in order."""
         bounds = self.bounds
-        in_order = all(bounds.le(a.lo, b.lo) for a, b in pairwise(ranges))
+        in_order = all(self._starts_first(a, b) for a, b in pairwise(ranges))
         gaps: list[Range] = []
         end = constant(0)
         for item in ranges:

@@ -71,7 +71,7 @@ class Builder:
 
     def table(self, hint: str, value: Value) -> SSAValue:
         """A run-time table: a `memref<?xi32>` argument."""
-        key = (id(value.source), value.is_scalar)
+        key = value.identity
         if key not in self._tables:
             self._tables[key] = self._argument(hint, TABLE, value)
         return self._tables[key]

@@ -171,6 +171,12 @@ class SymbolicTable:
     def __getitem__(self, index: IntegerLike) -> Integer:
         return Integer("read", (_integer(index),), self.name)
 
+    def _refuse(self, *_: object) -> NoReturn:
+        """A table has no length while a predicate is read; without this, Python would count up indices for ever."""
+        raise MaskError(f"table {self.name} can be read at an index, {self.name}[i], but not searched or iterated over")
+
+    __iter__ = __contains__ = __len__ = __reversed__ = _refuse
+
 
 def _integer(value: object) -> Integer:
     if isinstance(value, Integer):

@@ -58,7 +58,7 @@ def _describe(leaf: object, parts: list[object], values: list[Value], tables: di
         content = getattr(leaf, field.name)
         if isinstance(content, Value):
             values.append(content)
-            place = (id(content.source), content.is_scalar)
+            place = content.identity
             parts.append(tables.setdefault(place, len(tables)) if content.is_table else "i32")
         elif content is None or isinstance(content, int | str):
             parts.append((field.name, content))

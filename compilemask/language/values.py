@@ -45,8 +45,12 @@ class Value:
 
     @property
     def identity(self) -> tuple[int, bool]:
-        """Equal for values that are one parameter of a mask: the same tensor, or the same value."""
-        return (id(self.source) if self.is_table else id(self), self.is_scalar)
+        """Equal for values that are one parameter of a mask: the same tensor, or the same value.
+
+        A list was copied when the mask was made, so the same list may have meant something else by then.
+        """
+        is_tensor = hasattr(self.source, "data_ptr")  # without importing torch
+        return (id(self.source) if is_tensor else id(self), self.is_scalar)
 
     @property
     def batch_shape(self) -> tuple[int, int]:

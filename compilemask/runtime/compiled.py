@@ -18,6 +18,7 @@ from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.kernel_text import attention_kernel_text, check_kernel_request, descriptor_kernels
 from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter
 from compilemask.runtime.program import Program, program_for
+from compilemask.runtime.requirements import check_values
 from compilemask.runtime.target import parse_target
 from compilemask.runtime.validate import check_lengths
 
@@ -59,6 +60,7 @@ class Compiled:
             if name not in known:
                 raise MaskError(f"@{self.name} has no parameter {name!r}; it has {', '.join(known) or 'none'}")
             known[name] = checked_parameter(name, value, known[name].is_table)
+        check_values(self.name, self.program.requirements, tuple(known.values()))
         return Compiled(self.program, tuple(known.values()), limits)
 
     @property

@@ -62,6 +62,8 @@ def checked_parameter(name: str, value: object, is_table: bool) -> Parameter:
     if not is_table:
         if isinstance(value, torch.Tensor) and value.dim() == 0 and value.device.type == "cpu":
             value = value.item()
+        if isinstance(value, np.integer):
+            value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise DTypeError(f"parameter {name} is a {type(value).__name__}, expected an int")
         if not INT32_MIN <= value <= INT32_MAX:
@@ -81,9 +83,12 @@ def _from_sequence(name: str, value: object) -> torch.Tensor:
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
         raise DTypeError(f"table {name} is a {type(value).__name__}, expected a tensor or a list of integers")
     try:
-        return torch.as_tensor(np.asarray(value, dtype=np.int64))
-    except (TypeError, ValueError, OverflowError) as error:
+        array = np.asarray(value)
+    except ValueError as error:
         raise DTypeError(f"table {name} is no list of integers: {error}") from None
+    if array.dtype.kind not in "iu":
+        raise DTypeError(f"table {name} holds {array.dtype}, expected integers")
+    return torch.as_tensor(array.astype(np.int64))
 
 
 def batch_shape(parameters: Sequence[Parameter]) -> tuple[int, int]:

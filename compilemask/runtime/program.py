@@ -15,7 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from compilemask.dialects import interval, mask, tiling
 from compilemask.dialects.semantics import interval as interval_semantics
-from compilemask.errors import ShapeError
+from compilemask.errors import MaskError, ShapeError
 from compilemask.lowering import pipeline
 from compilemask.lowering.descriptor_layout import Layout, Room
 from compilemask.lowering.interval_to_tiling import moving_bounds, normal_form
@@ -24,6 +24,7 @@ from compilemask.runtime.compile_kernel import Options, kernel_for
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.launch import Argument, launch
 from compilemask.runtime.parameters import Parameter, batch_shape, on_device
+from compilemask.runtime.requirements import Check, check_values, requirements
 from compilemask.runtime.row_intervals import IntervalSet
 from compilemask.runtime.validate import MAX_GRID, check_lengths
 
@@ -44,6 +45,11 @@ class Program:
     def name(self) -> str:
         """The name of the mask's functions."""
         return next(op.sym_name.data for op in self.mask_module.ops if isinstance(op, mask.FuncOp))
+
+    @cached_property
+    def requirements(self) -> tuple[tuple[int, Check], ...]:
+        """What the parameters' values must be like."""
+        return requirements(next(op for op in self.mask_module.ops if isinstance(op, mask.FuncOp)))
 
     # ---- levels ----
 
@@ -98,6 +104,7 @@ class Program:
 
     def build(self, parameters: Sequence[Parameter], queries: int, keys: int, device: torch.device) -> Descriptor:
         """The descriptor on a device; on a GPU it is built there, without waiting."""
+        check_values(self.name, self.requirements, parameters)
         layout = self.layout(parameters, queries, keys)
         if device.type == "cuda" and layout.query_tiles and layout.key_tiles:
             return self._build_on_device(layout, [on_device(p, device) for p in parameters], device)
@@ -119,9 +126,14 @@ class Program:
         masks, shared = [], []
         for g in range(layout.masks):
             arguments = [parameter.of_mask(*divmod(g, layout.heads)) for parameter in parameters]
-            masks.append(rows_of_mask(self.intervals, arguments, layout))
-            if layout.shared:
-                shared.append(_diagonals(self.intervals, arguments, layout))
+            try:
+                masks.append(rows_of_mask(self.intervals, arguments, layout))
+                if layout.shared:
+                    shared.append(_diagonals(self.intervals, arguments, layout))
+            except OverflowError as error:
+                raise MaskError(
+                    f"@{self.name} cannot be computed for {layout.queries} x {layout.keys} pairs: {error}"
+                ) from None
         return build_cpu.build(layout, masks, shared if layout.shared else None)
 
 

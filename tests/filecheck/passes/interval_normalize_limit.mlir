@@ -1,6 +1,6 @@
 // RUN: compilemask-opt %s -p interval-normalize{max-ranges=1} | filecheck %s
 
-// Above the limit of closed-form ranges, a set is known from both sides and by its membership test.
+// Above the limit of closed-form ranges, a set is known from both sides and by its membership test: one range lies inside.
 interval.func @two(%q: i32, %queries: i32, %keys: i32, %a: i32, %b: i32) -> !interval.set<2> {
   %zero = arith.constant 0 : i32
   %x = interval.range %zero to %a
@@ -11,7 +11,8 @@ interval.func @two(%q: i32, %queries: i32, %keys: i32, %a: i32, %b: i32) -> !int
 // CHECK:      interval.func @two{{.*}} -> !interval.set<?> {
 // CHECK:        %range = interval.range %zero{{[_0-9]*}} to %keys
 // CHECK:        %outer = interval.concat %range
-// CHECK:        %inner = interval.concat : () -> !interval.set<0>
+// CHECK:        [[ONE:%[a-z0-9_]+]] = interval.range %zero{{[_0-9]*}} to %a
+// CHECK-NEXT:   %inner = interval.concat [[ONE]]
 // CHECK:        %visible = interval.between %inner, %outer {
 // CHECK:          arith.ori
 // CHECK:          interval.yield
