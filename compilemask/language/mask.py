@@ -78,7 +78,10 @@ class Mask(ABC):
             named = [(name, structure[1][position]) for name, position in template.parameters]
             return _Built(template.module, named, template.text)
         builder = Builder()
-        module = builder.finish(self.name, builder.region(self))
+        try:
+            module = builder.finish(self.name, builder.region(self))
+        except RecursionError:
+            raise MaskError(f"@{self.name} is nested more deeply than Python's stack reaches") from None
         built = _Built(module, builder.values, str(module.body.block.first_op))
         if structure is not None:
             position = {id(value): index for index, value in enumerate(structure[1])}
