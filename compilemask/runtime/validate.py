@@ -101,7 +101,7 @@ def check_scale(scale: float | None, head_dim: int) -> float:
     try:
         number = float(scale)
     except OverflowError:  # an int, and too long to be printed
-        raise ScaleError(f"scale is an int of {scale.bit_length()} bits, expected a finite number") from None
+        raise ScaleError(f"scale is an int of {int(scale).bit_length()} bits, expected a finite number") from None
     if not math.isfinite(number):
         raise ScaleError(f"scale is {scale}, expected a finite number")
     return number
