@@ -74,7 +74,7 @@ formulas = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(formulas, st.sampled_from([(130, 130), (50, 200), (140, 60)]))
 def test_random_mask_mods(formula: Term, size: tuple[int, int]) -> None:
     mask_mod = lambda b, h, q, kv: formula(q, kv)  # noqa: E731

@@ -17,6 +17,10 @@ from compilemask.passes.smt.world import World
 Status = Literal["proved", "refuted", "unknown"]
 
 
+MOST_OFFERS = 24
+"""Counterexamples of the solver that are executed before a claim counts as not refuted."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """Something that holds for every pair of every call. `holds` states it; `violated` executes one call and looks."""
@@ -63,9 +67,7 @@ def decide(claim: Claim, parameters: Sequence[SSAValue], timeout_ms: int) -> Ver
     # Small numbers first: they are easier to find where there are products, and to read.
     search = [*refutation, *world.narrow]
     for conditions in ([*search, *call.small()], search):
-        _, model, _ = _ask(conditions, timeout_ms)
-        found = None if model is None else counterexample(call, model)
-        if found is not None and claim.violated(found):
+        if (found := _counterexample(claim, call, conditions, timeout_ms)) is not None:
             return verdict("refuted", found)
     answer, _, reason = _ask(refutation, timeout_ms)
     if answer == "unsat" or (answer == "unknown" and _in_pieces(goal, facts, timeout_ms)):
@@ -73,6 +75,22 @@ def decide(claim: Claim, parameters: Sequence[SSAValue], timeout_ms: int) -> Ver
     if answer == "sat":
         reason = "the solver's counterexample is none when it is executed"
     return verdict("unknown", reason=reason or "no answer in time")
+
+
+def _counterexample(claim: Claim, call: Call, conditions: list[Term], timeout_ms: int) -> Counterexample | None:
+    """Numbers that violate the claim when it is executed.
+
+    What the solver offers may be none, since it knows searches and products by some of their laws only; it is then
+    asked for another pair of positions.
+    """
+    conditions = list(conditions)
+    for _ in range(MOST_OFFERS):
+        _, model, _ = _ask(conditions, timeout_ms)
+        found = None if model is None else counterexample(call, model)
+        if found is None or claim.violated(found):
+            return found
+        conditions.append(z3().Not(z3().And(call.q == found.q, call.kv == found.kv)))
+    return None
 
 
 def _in_pieces(goal: Term, facts: list[Term], timeout_ms: int) -> bool:
@@ -89,12 +107,17 @@ def _in_pieces(goal: Term, facts: list[Term], timeout_ms: int) -> bool:
 
 
 def _ask(conditions: list[Term], timeout_ms: int) -> tuple[str, Any, str]:
-    """ "unsat", "sat" or "unknown"; a model; why nothing is known."""
-    solver = z3().Solver()
+    """ "unsat", "sat" or "unknown"; a model; why nothing is known.
+
+    Each question has a context of its own, so that an answer does not depend on what was asked before.
+    """
+    own = z3().Context()
+    solver = z3().Solver(ctx=own)
     solver.set("timeout", timeout_ms)
-    solver.add(*conditions)
+    solver.add(*(condition.translate(own) for condition in conditions))
     answer = str(solver.check())
-    return answer, solver.model() if answer == "sat" else None, solver.reason_unknown() if answer == "unknown" else ""
+    model = solver.model().translate(z3().main_ctx()) if answer == "sat" else None
+    return answer, model, solver.reason_unknown() if answer == "unknown" else ""
 
 
 __all__ = ["Claim", "Status", "Verdict", "decide"]
