@@ -16,6 +16,7 @@ from compilemask.dialects.semantics.triton_gpu_shared import byte_offsets
 from compilemask.dialects.semantics.triton_memory import bf16_to_bits, round_bf16
 from compilemask.dialects.triton.layouts import BARRIER_LAYOUT, BlockedLayout, NvmmaSharedLayout, SwizzledSharedLayout
 from compilemask.dialects.triton.ttg_types import MemDescType
+from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_tt.builder import ptr
 from compilemask.lowering.tiling_to_ttg.builder import (
     Arg,
@@ -394,7 +395,7 @@ MISTAKES: dict[str, tuple[Callable[[GpuKernelBuilder], None], type[Exception], s
     "barrier fence": (_unfenced_barrier, KernelError, r"ordinary stores wrote bars\[0\]"),
     "load fence": (_load_over_unfenced_stores, KernelError, "ordinary stores wrote ones"),
     "threads": (_threads, KernelError, "128 threads came to named barrier 4 of 64"),
-    "asm": (_unknown_asm, NotImplementedError, "PTX 'brkpt"),
+    "asm": (_unknown_asm, LoweringError, "PTX 'brkpt"),
     "race": (_race, KernelError, r"in (default|partition 0) .*without having waited for (default|partition 0), which"),
     "fault": (_memory_fault, MemoryFault, r"tt.load in partition 0 of program \(0, 0, 0\): element 8 of out"),
 }

@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import Float32Type, FloatAttr, IndexType, IntegerAttr
 from xdsl.ir import Attribute, Operation
 
 from compilemask.dialects import arith
+from compilemask.errors import LoweringError
 
 Value = NDArray[Any]
 """Any numpy array or scalar: int64, bool or float32."""
@@ -130,7 +131,7 @@ def checked_for(kind: Attribute, value: Value, what: str) -> Value:
         return np.asarray(value, dtype=np.float32)
     if isinstance(kind, IntegerType | IndexType):
         return checked(np.asarray(value, dtype=np.int64), what)
-    raise NotImplementedError(f"{what} on {kind} has no semantics here")
+    raise LoweringError(f"{what} on {kind} has no semantics here")
 
 
 def _compute(op: Operation, operands: list[Value]) -> Value:
@@ -154,7 +155,7 @@ def _compute(op: Operation, operands: list[Value]) -> Value:
         return operands[0] & 1
     if isinstance(op, _CASTS):
         return operands[0]
-    raise NotImplementedError(f"{op.name} has no semantics here")
+    raise LoweringError(f"{op.name} has no semantics here")
 
 
 def _compare_integers(predicate: str, lhs: Value, rhs: Value) -> Value:

@@ -12,6 +12,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from compilemask.dialects import interval
 from compilemask.dialects.semantics import arith
 from compilemask.dialects.semantics.arith import Value
+from compilemask.errors import LoweringError
 
 Argument = int | NDArray[np.integer]
 
@@ -181,7 +182,7 @@ class _Frame:
                 decided = _evaluate_body(op.body.block, self.values, (self.rows[:, None], kv))[0]
                 return self.dense(op.inner) | (self.dense(op.outer) & decided)
             case _:
-                raise NotImplementedError(f"@{self.name}: a set cannot come from {op}")
+                raise LoweringError(f"@{self.name}: a set cannot come from {op}")
 
     def _dense_family(self, op: interval.FamilyOp, kv: Value) -> Value:
         base, pitch = self.values[op.base], np.maximum(self.values[op.pitch], 1)
@@ -276,7 +277,7 @@ def _step(op: Operation, values: dict[SSAValue, Value]) -> None:
         case _ if op.results and isinstance(op.results[0].type, interval.SetType):
             pass
         case _:
-            raise NotImplementedError(f"{op.name} has no semantics at the interval level")
+            raise LoweringError(f"{op.name} has no semantics at the interval level")
 
 
 def isqrt(value: Value) -> Value:

@@ -43,6 +43,7 @@ from compilemask.dialects.semantics.triton_memory import (
 from compilemask.dialects.triton import tt
 from compilemask.dialects.triton.enums import RMW_OPS, enum_name
 from compilemask.dialects.triton.types import PointerType, element_of, shape_of
+from compilemask.errors import LoweringError
 
 __all__ = ["MemoryFault", "run_kernel"]
 
@@ -150,7 +151,7 @@ class _Machine:
                 if isinstance(op, _TERMINATORS):
                     break
                 if type(op) not in _HANDLERS:
-                    raise NotImplementedError(f"{op.name} has no semantics here")
+                    raise LoweringError(f"{op.name} has no semantics here")
                 steps.append((_HANDLERS[type(op)], op))
             self._steps[block] = steps
         return self._steps[block]

@@ -46,6 +46,7 @@ from compilemask.dialects.triton import tt, ttg
 from compilemask.dialects.triton.ttg_module import NUM_WARPS, TMA_ARGUMENT
 from compilemask.dialects.triton.ttg_types import TensorDescType
 from compilemask.dialects.triton.types import PointerType
+from compilemask.errors import LoweringError
 
 __all__ = ["DeadlockError", "KernelError", "MemoryFault", "TensorMap", "run_kernel"]
 
@@ -256,7 +257,7 @@ def _step(op: Operation) -> tuple[str, Any, Operation]:
         return "portable", _constant, op
     if kind in portable._HANDLERS:
         return "portable", portable._HANDLERS[kind], op
-    raise NotImplementedError(f"{op.name} has no semantics here")
+    raise LoweringError(f"{op.name} has no semantics here")
 
 
 def _check_products(operands: Sequence[Any]) -> None:

@@ -21,6 +21,7 @@ from compilemask.dialects.triton.enums import enum_name
 from compilemask.dialects.triton.ttg_types import MemDescType, TensorDescType
 from compilemask.dialects.triton.ttng_tma import REDUCE_KINDS
 from compilemask.dialects.triton.types import element_of
+from compilemask.errors import LoweringError
 
 
 class Program:
@@ -158,7 +159,7 @@ def is_named_barrier(op: ttg.ElementwiseInlineAsmOp) -> bool:
 def _inline_asm(_: Partition, op: ttg.ElementwiseInlineAsmOp, operands: list[Any]) -> Results:
     text = op.asm_string.data.strip()
     if text not in _CONVERSIONS:
-        raise NotImplementedError(f"PTX '{text}' has no semantics here")
+        raise LoweringError(f"PTX '{text}' has no semantics here")
     return (_CONVERSIONS[text](*operands),)
 
 

@@ -21,6 +21,7 @@ from compilemask.dialects.semantics.triton_memory import (
 )
 from compilemask.dialects.triton.layouts import NvmmaSharedLayout
 from compilemask.dialects.triton.ttg_types import TensorDescType
+from compilemask.errors import LoweringError
 
 STRIDE_BYTES = 16
 """Strides of a tensor map are multiples of it, but for the last dimension's, which is contiguous."""
@@ -86,7 +87,7 @@ class TensorMap:
         target, new = self.array[inside], values[within]
         if kind is not None:
             if kind not in _REDUCTIONS:
-                raise NotImplementedError(f"TMA reduction '{kind}' has no semantics here")
+                raise LoweringError(f"TMA reduction '{kind}' has no semantics here")
             new = _REDUCTIONS[kind](self._values(target, element), new)
         if isinstance(element, BFloat16Type):
             target[...] = round_bf16(new) if target.dtype == np.float32 else bf16_to_bits(new).view(target.dtype)

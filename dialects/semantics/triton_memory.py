@@ -22,6 +22,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute
 
 from compilemask.dialects.triton.types import PointerType
+from compilemask.errors import LoweringError
 
 Array = NDArray[Any]
 
@@ -65,7 +66,7 @@ def array_dtype(element: Attribute) -> np.dtype[Any]:
         return np.dtype(np.float16)
     if isinstance(element, Float64Type):
         return np.dtype(np.float64)
-    raise NotImplementedError(f"no values of type {element}")
+    raise LoweringError(f"no values of type {element}")
 
 
 def storage_dtype(element: Attribute) -> np.dtype[Any]:
