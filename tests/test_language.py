@@ -219,3 +219,12 @@ def test_printed_masks_read_back(case: Case) -> None:
     values = {parameter.name: parameter.value for parameter in case.mask.parameters}
     again = cm.parse(str(case.mask), **values)
     assert (again.dense(case.queries, case.keys) == case.mask.dense(case.queries, case.keys)).all()
+
+
+def test_conditions_compare_as_truth_values() -> None:
+    """They once compared by identity, so that the mask was silently empty."""
+    q, kv = np.arange(20)[:, None], np.arange(20)[None, :]
+    equal = cm.where(lambda q, kv: (q < 9) == (kv < 9)).dense(20, 20)[0, 0].numpy()
+    assert np.array_equal(equal, (q < 9) == (kv < 9))
+    different = cm.where(lambda q, kv: (q < 9) != (kv < 9)).dense(20, 20)[0, 0].numpy()
+    assert np.array_equal(different, (q < 9) != (kv < 9))

@@ -139,7 +139,7 @@ class Integer(Symbol):
 
 
 class Condition(Symbol):
-    """A symbolic truth value; combine with & | ^ ~."""
+    """A symbolic truth value; combine with & | ^ ~, compare with == and !=."""
 
     def __and__(self, other: ConditionLike) -> Condition:
         return Condition("&", (self, _condition(other)))
@@ -154,6 +154,12 @@ class Condition(Symbol):
 
     def __invert__(self) -> Condition:
         return self ^ True
+
+    def __eq__(self, other: ConditionLike) -> Condition:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return ~(self ^ other)
+
+    def __ne__(self, other: ConditionLike) -> Condition:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self ^ other
 
     __hash__ = object.__hash__
 
