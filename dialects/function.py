@@ -12,7 +12,7 @@ from typing import Self
 
 from xdsl.dialects.builtin import FunctionType, MemRefType, StringAttr, SymbolNameConstraint, i32
 from xdsl.dialects.utils import parse_func_op_like, print_func_op_like
-from xdsl.ir import Attribute, Block, Operation, Region
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.irdl import IRDLOperation, prop_def, region_def, traits_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
@@ -99,4 +99,10 @@ def is_parameter_type(ty: Attribute) -> bool:
     return isinstance(ty, MemRefType) and ty.element_type == i32 and len(ty.get_shape()) == 1
 
 
-__all__ = ["FunctionLike", "MisplacedOperationError", "is_parameter_type"]
+def verify_table(name: str, table: SSAValue) -> None:
+    """Raise unless an operand of the operation `name` may be a table in device memory."""
+    if not is_parameter_type(table.type):
+        raise VerifyException(f"{name} takes a memref<?xi32>, got {table.type}")
+
+
+__all__ = ["FunctionLike", "MisplacedOperationError", "is_parameter_type", "verify_table"]

@@ -33,7 +33,7 @@ from xdsl.printer import Printer
 from xdsl.traits import HasParent, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from compilemask.dialects.function import FunctionLike, is_parameter_type
+from compilemask.dialects.function import FunctionLike, verify_table
 
 UNBOUNDED = -1
 """Arity of a set whose number of intervals is known at run time only; printed as `?`."""
@@ -136,7 +136,7 @@ class ReadOp(IRDLOperation):
         super().__init__(operands=[table, index], result_types=[i32])
 
     def verify_(self) -> None:
-        _verify_table(self.name, self.table)
+        verify_table(self.name, self.table)
 
 
 @irdl_op_definition
@@ -160,7 +160,7 @@ class SegmentOfOp(IRDLOperation):
         super().__init__(operands=[offsets, position], result_types=[i32, i32])
 
     def verify_(self) -> None:
-        _verify_table(self.name, self.offsets)
+        verify_table(self.name, self.offsets)
 
 
 @irdl_op_definition
@@ -183,7 +183,7 @@ class SearchOp(IRDLOperation):
         super().__init__(operands=[table, value], result_types=[i32])
 
     def verify_(self) -> None:
-        _verify_table(self.name, self.table)
+        verify_table(self.name, self.table)
 
 
 @irdl_op_definition
@@ -200,11 +200,6 @@ class IsqrtOp(IRDLOperation):
 
     def __init__(self, operand: SSAValue) -> None:
         super().__init__(operands=[operand], result_types=[i32])
-
-
-def _verify_table(name: str, table: SSAValue) -> None:
-    if not is_parameter_type(table.type):
-        raise VerifyException(f"{name} takes a memref<?xi32>, got {table.type}")
 
 
 # ---- sets ----

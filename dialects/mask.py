@@ -27,7 +27,7 @@ from xdsl.irdl import (
 from xdsl.traits import Commutative, HasParent, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from compilemask.dialects.function import FunctionLike, MisplacedOperationError, is_parameter_type
+from compilemask.dialects.function import FunctionLike, MisplacedOperationError, verify_table
 
 
 @irdl_attr_definition
@@ -133,12 +133,7 @@ class ReadOp(IRDLOperation):
         super().__init__(operands=[table, index], result_types=[i32])
 
     def verify_(self) -> None:
-        _verify_table(self.name, self.table)
-
-
-def _verify_table(name: str, table: SSAValue) -> None:
-    if not is_parameter_type(table.type):
-        raise VerifyException(f"{name} takes a memref<?xi32>, got {table.type}")
+        verify_table(self.name, self.table)
 
 
 # ---- leaves ----
@@ -230,7 +225,7 @@ class SegmentsOp(IRDLOperation):
         super().__init__(operands=[offsets], result_types=[SegmentsType()])
 
     def verify_(self) -> None:
-        _verify_table(self.name, self.offsets)
+        verify_table(self.name, self.offsets)
 
 
 @irdl_op_definition
