@@ -8,7 +8,7 @@ an outer set, and the predicate that decides in between, which is the membership
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from xdsl.builder import Builder
 from xdsl.context import Context
@@ -45,9 +45,15 @@ class Normalizer:
 
     bounds: Bounds
     algebra: SetAlgebra
+    _known: dict[SSAValue, Enclosure] = field(default_factory=dict)
 
     def enclosure(self, value: SSAValue) -> Enclosure:
-        """The enclosure of a set."""
+        """The enclosure of a set; worked out once, however many sets are made of it."""
+        if value not in self._known:
+            self._known[value] = self._enclosure(value)
+        return self._known[value]
+
+    def _enclosure(self, value: SSAValue) -> Enclosure:
         op = value.owner
         match op:
             case interval.RangeOp():
