@@ -8,6 +8,7 @@ from typing import Any
 from xdsl.ir import Block, Operation, SSAValue
 
 from compilemask.dialects import interval
+from compilemask.errors import LoweringError
 from compilemask.passes.smt import arith_terms, lemmas
 from compilemask.passes.smt.call import Call, ascending_tables
 from compilemask.passes.smt.library import Term, z3
@@ -74,7 +75,7 @@ class Row:
                 decided = z3().And(self.contains(op.outer, kv), self.predicate(op, kv))
                 return z3().Or(self.contains(op.inner, kv), decided)
             case _:
-                raise NotImplementedError(f"@{self.name}: a set cannot come from {op}")
+                raise LoweringError(f"@{self.name}: a set cannot come from {op}")
 
     def predicate(self, op: interval.BetweenOp, kv: Term) -> Term:
         """What the predicate of a `between` says of a key."""
