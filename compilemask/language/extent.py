@@ -38,12 +38,16 @@ class Limit:
 
     extent: Extent
     names: tuple[str, ...]
+    transposed: bool = False
+    """Whether the axes of the mask are exchanged: its rows are keys."""
 
     def check(self, parameters: Mapping[str, int | torch.Tensor], queries: int, keys: int) -> None:
         """Raises `MaskError` if the extent is longer than the sequence. Reads nothing from device memory.
 
         Tables have shape [B, H, n].
         """
+        if self.transposed:
+            queries, keys = keys, queries
         given = [parameters[name] for name in self.names]
         if any(not isinstance(value, int) and value.device.type != "cpu" for value in given):
             return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from io import StringIO
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, overload
@@ -68,6 +70,12 @@ class Compiled:
         """The name of the mask's functions in IR."""
         return self.program.name
 
+    @cached_property
+    def transposed(self) -> Compiled:
+        """The transposed mask: its rows are keys, and it says by which queries they are seen."""
+        limits = [replace(limit, transposed=not limit.transposed) for limit in self.limits]
+        return Compiled(self.program.transposed, self.parameters, limits)
+
     # ---- IR ----
 
     def ir(
@@ -105,14 +113,26 @@ class Compiled:
 
     # ---- descriptors and attention ----
 
-    def descriptor(self, queries: int, keys: int | None = None, device: torch.device | str = "cpu") -> Descriptor:
+    def descriptor(
+        self,
+        queries: int,
+        keys: int | None = None,
+        device: torch.device | str = "cpu",
+        *,
+        gradient: bool = False,
+    ) -> Descriptor:
         """The descriptor for `queries` x `keys` positions (as many keys as queries if not given), built on `device`.
+
+        `gradient` also builds the descriptor of the transposed mask, which the gradient of attention follows.
 
         Does not wait. Tables that are int32 on the device are read when the build runs: inside a CUDA graph each replay
         builds from what they then hold. Raises ShapeError for impossible lengths, and MaskError for lengths that the
         mask does not fit (`Mask.check_lengths`).
         """
         keys = queries if keys is None else keys
+        if gradient:
+            transposed = self.transposed.descriptor(keys, queries, device)
+            return replace(self.descriptor(queries, keys, device), transposed=transposed)
         check_lengths(queries, keys)
         check_limits(self.limits, {p.name: p.of_all_masks for p in self.parameters}, queries, keys)
         where = indexed(torch.device(device))

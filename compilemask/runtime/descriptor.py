@@ -54,14 +54,18 @@ class Descriptor:
     """Which tiles of keys each tile of query rows visits, for `layout.batch` x `layout.heads` masks.
 
     `buffer` is a contiguous int32 tensor of `layout.words` words on the device that will use it; the properties are
-    views of it.
+    views of it. `transposed` is the descriptor of the transposed masks, if gradients will be needed: which tiles of
+    queries each tile of keys is seen by.
     """
 
     buffer: torch.Tensor
     layout: Layout
+    transposed: Descriptor | None = None
 
     def __post_init__(self) -> None:
         _check_tensor(self.buffer)
+        if self.transposed is not None:
+            self._check_transposed(self.transposed)
         if self.buffer.dtype != torch.int32 or self.buffer.shape != (self.layout.words,):
             raise DescriptorError(
                 f"a descriptor of this layout is an int32 tensor of shape ({self.layout.words},), "
@@ -69,6 +73,12 @@ class Descriptor:
             )
         if not self.buffer.is_contiguous():
             raise DescriptorError("a descriptor must be contiguous")
+
+    def _check_transposed(self, other: Descriptor) -> None:
+        layout, expected = other.layout, self.layout
+        sizes = (layout.batch, layout.heads, layout.keys, layout.queries)
+        if sizes != (expected.batch, expected.heads, expected.queries, expected.keys) or other.device != self.device:
+            raise DescriptorError(f"{other} is no transpose of a descriptor of {self}")
 
     @classmethod
     def from_buffer(cls, buffer: torch.Tensor) -> Descriptor:

@@ -19,6 +19,7 @@ from compilemask.errors import MaskError, ShapeError
 from compilemask.lowering import pipeline
 from compilemask.lowering.descriptor_layout import Layout, Room
 from compilemask.lowering.interval_to_tiling import moving_bounds, normal_form
+from compilemask.passes.mask_transpose import transposed
 from compilemask.runtime import build_cpu
 from compilemask.runtime.compile_kernel import Options, kernel_for
 from compilemask.runtime.descriptor import Descriptor
@@ -50,6 +51,11 @@ class Program:
     def requirements(self) -> tuple[tuple[int, Check], ...]:
         """What the parameters' values must be like."""
         return requirements(next(op for op in self.mask_module.ops if isinstance(op, mask.FuncOp)))
+
+    @cached_property
+    def transposed(self) -> Program:
+        """The program of the transposed mask, whose rows are keys."""
+        return Program(f"transposed {self.key}", transposed(self.mask_module))
 
     # ---- levels ----
 

@@ -87,3 +87,11 @@ def test_a_build_does_not_wait() -> None:
         compiled.descriptor(3000, device="cuda")
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_transpose_is_equal_to_the_cpu_build(name: str) -> None:
+    for queries, keys in LENGTHS:
+        compiled = compile(MASKS[name](queries, keys)).transposed
+        on_gpu, on_cpu = (compiled.descriptor(keys, queries, device) for device in ("cuda", "cpu"))
+        assert on_gpu.check() == on_cpu

@@ -1,0 +1,100 @@
+"""`mask-transpose`: exchange the axes of the (query, key) plane.
+
+The transposed mask has the pair (kv, q) where the mask has (q, kv), so that what lowers it to the keys that a query
+sees then lowers it to the queries that a key is seen by: the backward pass follows that. Transposing twice gives the
+mask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from xdsl.builder import Builder
+from xdsl.context import Context
+from xdsl.dialects import arith as xdsl_arith
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i32
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from compilemask.dialects import mask
+from compilemask.errors import LoweringError
+
+
+def _band(op: mask.BandOp) -> Operation:
+    """-upper <= kv - q <= -lower."""
+    lower, upper = (None if bound is None else _negated(op, bound) for bound in (op.upper, op.lower))
+    return mask.BandOp(lower, upper)
+
+
+def _negated(op: Operation, value: SSAValue) -> SSAValue:
+    builder = Builder(InsertPoint.before(op))
+    constant = value.owner
+    if isinstance(constant, xdsl_arith.ConstantOp) and isinstance(constant.value, IntegerAttr):
+        if not (number := constant.value.value.data):
+            return value
+        return builder.insert(xdsl_arith.ConstantOp(IntegerAttr(-number, i32))).result
+    # -x is 0 - x: arith has no negation of integers.
+    zero = builder.insert(xdsl_arith.ConstantOp(IntegerAttr(0, i32))).result
+    return builder.insert(xdsl_arith.SubiOp(zero, value)).result
+
+
+def _where(op: mask.WhereOp) -> Operation:
+    """The same predicate of exchanged arguments."""
+    copy = op.clone()
+    q, kv = copy.body.block.args
+    for inner in copy.body.block.ops:
+        inner.operands = [kv if operand is q else q if operand is kv else operand for operand in inner.operands]
+    return copy
+
+
+_EXCHANGED: dict[type[Operation], Callable[[Any], Operation]] = {
+    mask.QueriesOp: lambda op: mask.KeysOp(),
+    mask.KeysOp: lambda op: mask.QueriesOp(),
+    mask.BandOp: _band,
+    mask.RowsOp: lambda op: mask.ColsOp(op.begin, op.end),
+    mask.ColsOp: lambda op: mask.RowsOp(op.begin, op.end),
+    mask.WhereOp: _where,
+}
+_SYMMETRIC = (
+    *(mask.ReadOp, mask.AllOp, mask.NoneOp, mask.SegmentsOp, mask.SameOp, mask.GridOp, mask.DiskOp, mask.BoxOp),
+    *(mask.UnionOp, mask.IntersectOp, mask.SubtractOp, mask.ComplementOp, mask.YieldOp, mask.ReturnOp),
+)
+
+
+def transposed(module: ModuleOp) -> ModuleOp:
+    """A copy of a module in which every mask function is transposed. Raises LoweringError for an unknown operation."""
+    copy = module.clone()
+    _transpose_masks(copy)
+    copy.verify()
+    return copy
+
+
+@dataclass(frozen=True)
+class MaskTransposePass(ModulePass):
+    """Transpose every mask function of a module, in place and under its name."""
+
+    name = "mask-transpose"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        _transpose_masks(op)
+
+
+def _transpose_masks(module: ModuleOp) -> None:
+    for func in module.walk():
+        if isinstance(func, mask.FuncOp):
+            for op in list(func.body.walk()):
+                _transpose(op)
+
+
+def _transpose(op: Operation) -> None:
+    if (rule := _EXCHANGED.get(type(op))) is not None:
+        hints = [result.name_hint for result in op.results]
+        exchanged = rule(op)
+        Rewriter.replace_op(op, exchanged)
+        for result, hint in zip(exchanged.results, hints, strict=True):
+            result.name_hint = hint
+    elif not isinstance(op, _SYMMETRIC) and not op.name.startswith("arith."):
+        raise LoweringError(f"mask-transpose: no rule for {op.name}")

@@ -1,0 +1,71 @@
+// RUN: compilemask-opt %s -p mask-transpose | filecheck %s
+// RUN: compilemask-opt %s -p mask-transpose,mask-transpose,canonicalize | filecheck %s --check-prefix=TWICE
+
+// Bounds of bands change places and signs.
+mask.func @band(%left: i32) -> !mask.region {
+  %zero = arith.constant 0 : i32
+  %seven = arith.constant 7 : i32
+  %past = mask.band to %zero
+  %near = mask.band from %left to %seven
+  %visible = mask.intersect %past, %near
+  mask.return %visible
+}
+// CHECK:      mask.func @band(%left: i32)
+// CHECK:        %past = mask.band from %zero
+// CHECK-DAG:    [[LOW:%[a-z0-9_]+]] = arith.constant -7 : i32
+// CHECK-DAG:    [[HIGH:%[a-z0-9_]+]] = arith.subi %{{[a-z0-9_]+}}, %left : i32
+// CHECK:        %near = mask.band from [[LOW]] to [[HIGH]]
+// CHECK-NEXT:   %visible = mask.intersect %past, %near
+// TWICE:      mask.func @band(%left: i32)
+// TWICE:        %past = mask.band to %zero
+// TWICE:        [[LEFT:%[a-z0-9_]+]] = arith.subi %{{[a-z0-9_]+}}, %left : i32
+// TWICE:        [[BACK:%[a-z0-9_]+]] = arith.subi %{{[a-z0-9_]+}}, [[LEFT]] : i32
+// TWICE:        %near = mask.band from [[BACK]] to %seven
+
+// Rows are columns, and the other way around.
+mask.func @strips(%end: i32) -> !mask.region {
+  %keys = mask.keys
+  %queries = mask.queries
+  %last = mask.rows %end to %queries
+  %first = mask.cols %end to %keys
+  %visible = mask.union %last, %first
+  mask.return %visible
+}
+// CHECK:      mask.func @strips
+// CHECK-NEXT:   %keys = mask.queries
+// CHECK-NEXT:   %queries = mask.keys
+// CHECK-NEXT:   %last = mask.cols %end to %queries
+// CHECK-NEXT:   %first = mask.rows %end to %keys
+
+// Segments and images are symmetric.
+mask.func @symmetric(%offsets: memref<?xi32>, %width: i32) -> !mask.region {
+  %documents = mask.segments %offsets : memref<?xi32>
+  %same = mask.same %documents
+  %image = mask.grid at %width size %width x %width
+  %disk = mask.disk %image radius %width
+  %visible = mask.subtract %same, %disk
+  mask.return %visible
+}
+// CHECK:      mask.func @symmetric
+// CHECK:        %same = mask.same %documents
+// CHECK:        %disk = mask.disk %image radius %width
+// CHECK-NEXT:   %visible = mask.subtract %same, %disk
+
+// A predicate takes its arguments in the other order.
+mask.func @predicate(%label: memref<?xi32>) -> !mask.region {
+  %visible = mask.where {
+  ^bb0(%q: i32, %kv: i32):
+    %keys = mask.keys
+    %own = mask.read %label[%q] : memref<?xi32>
+    %sum = arith.addi %own, %kv : i32
+    %small = arith.cmpi slt, %sum, %keys : i32
+    mask.yield %small
+  } {ascending = [0]}
+  mask.return %visible
+}
+// CHECK:      mask.func @predicate
+// CHECK:      ^{{[a-z0-9]+}}(%q: i32, %kv: i32):
+// CHECK-NEXT:   %keys = mask.queries
+// CHECK-NEXT:   %own = mask.read %label[%kv]
+// CHECK-NEXT:   %sum = arith.addi %own, %q : i32
+// CHECK:      ascending
