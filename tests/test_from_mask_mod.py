@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -210,6 +211,39 @@ def changed(b: Any, h: Any, q: Any, kv: Any) -> Any:
     return seen
 
 
+def repeated(b: Any, h: Any, q: Any, kv: Any) -> Any:
+    """Loops as often as an index says."""
+    while kv > 8:
+        kv = kv - 8
+    return kv == 3
+
+
+COUNTER, LOG, WRITTEN = 0, [], torch.zeros(4, dtype=torch.int32)
+
+
+def assigned(b: Any, h: Any, q: Any, kv: Any) -> Any:
+    """Counts its calls."""
+    global COUNTER
+    COUNTER += 1
+    return q >= kv
+
+
+def written(b: Any, h: Any, q: Any, kv: Any) -> Any:
+    """Writes to a tensor that it captured."""
+    WRITTEN[1] = 5
+    return q >= WRITTEN[kv]
+
+
+class Counting:
+    """Counts its calls in a field."""
+
+    calls = 0
+
+    def __call__(self, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        self.calls = self.calls + 1
+        return q >= kv
+
+
 BAD: dict[str, tuple[MaskMod, str]] = {
     "if": (lambda b, h, q, kv: q if q > kv else kv, "use & | ~ and torch.where"),
     "int": (lambda b, h, q, kv: int(q) > 3, "use & | ~"),
@@ -226,6 +260,14 @@ BAD: dict[str, tuple[MaskMod, str]] = {
     "in place": (changed, "changes a tensor in place .logical_and_."),
     "batch": (lambda b, h, q, kv: q + b > kv, "pass B="),
     "head": (lambda b, h, q, kv: q + h > kv, "pass H="),
+    "compared with a float": (lambda b, h, q, kv: q > 2.5, "write the comparison with integers"),
+    "while": (repeated, "use & | ~ for truth values, and torch.where.condition, a, b. for if"),
+    "random": (lambda b, h, q, kv: (q >= kv) & (torch.rand(()) < 0.5), "calls rand, a random number generator"),
+    "assigned": (assigned, "assigns to COUNTER, a variable outside"),
+    "appended": (lambda b, h, q, kv: LOG.append(q) or q >= kv, "changes LOG, which lies outside"),
+    "written": (written, "changes WRITTEN, which lies outside"),
+    "own field": (Counting(), "changes self, which lies outside"),
+    "mistake": (lambda b, h, q, kv: LABELS.missing > kv, "cannot be traced: AttributeError"),  # pyright: ignore
     "nothing": (lambda b, h, q, kv: None, "None .NoneType."),
     "slice": (lambda b, h, q, kv: SQUARE[q, 3:][kv], "in a way that is not supported"),
     "large number": (lambda b, h, q, kv: q < 2**31, "no 32-bit integer"),
@@ -237,6 +279,23 @@ def test_errors(name: str) -> None:
     mask_mod, message = BAD[name]
     with pytest.raises(cm.MaskError, match=message):
         cm.from_mask_mod(mask_mod)
+
+
+@pytest.mark.parametrize("name", ["while", "assigned", "written", "in place"])
+def test_errors_name_the_line(name: str) -> None:
+    line = {
+        "while": "while kv > 8:",
+        "assigned": "COUNTER += 1",
+        "written": "WRITTEN[1] = 5",
+        "in place": "seen.logical_and_(kv > 3)",
+    }[name]
+    with pytest.raises(cm.MaskError, match=r"test_from_mask_mod.py:\d+: " + re.escape(line)):
+        cm.from_mask_mod(BAD[name][0])
+
+
+def test_errors_in_a_helper_name_the_line_of_the_helper() -> None:
+    with pytest.raises(cm.MaskError, match="while kv > 8"):
+        cm.from_mask_mod(and_masks(causal, repeated))
 
 
 def test_more_errors() -> None:

@@ -12,6 +12,8 @@ import torch
 import compilemask as cm
 from compilemask.language.text import parse_module
 
+SEEN: list[object] = []
+
 BAD: dict[str, tuple[Callable[[], object], str]] = {
     "align": (lambda: cm.causal("left"), "align must be 'top_left' or 'bottom_right', got 'left'"),  # pyright: ignore
     "window without bounds": (lambda: cm.window(None, None), "window needs a bound"),
@@ -56,7 +58,12 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "where chain": (lambda: cm.where(lambda q, kv: 0 <= q - kv < 5), "chained comparisons"),
     "where not a condition": (lambda: cm.where(lambda q, kv: q - kv), "truth value was expected"),
     "where none": (lambda: cm.where(lambda q, kv: None), "truth value was expected.*NoneType"),
-    "where float": (lambda: cm.where(lambda q, kv: q * 0.5 < kv), "must be an int, got 0.5"),
+    "where float": (lambda: cm.where(lambda q, kv: q * 0.5 < kv), "got 0.5; write the comparison with"),
+    "where side effect": (lambda: cm.where(lambda q, kv: SEEN.append(q) or q < kv), "SEEN.*errors.py:.*append"),
+    "where line": (
+        lambda: cm.where(lambda q, kv: q if q > kv else kv),
+        "errors.py:.*lambda q, kv: q if",
+    ),
     "where division": (lambda: cm.where(lambda q, kv: q / 2 < kv), "use // instead of /"),
     "where zero": (lambda: cm.where(lambda q, kv: q // 0 < kv), "divides by zero"),
     "where modulo zero": (lambda: cm.where(lambda q, kv: q % 0 < kv), "divides by zero"),

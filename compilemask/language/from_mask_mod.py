@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, i32, i64
@@ -16,6 +15,7 @@ from compilemask.language.builder import Builder
 from compilemask.language.extent import Extent
 from compilemask.language.from_mask_mod_graph import Emitter, Graph, Node
 from compilemask.language.mask import Mask
+from compilemask.language.user_code import SideEffects, captured, located
 from compilemask.language.values import Value
 
 if TYPE_CHECKING:
@@ -109,22 +109,26 @@ def from_mask_mod(
             the variable that holds them or themselves. Wrong promises give wrong masks.
 
     Raises:
-        MaskError: the function cannot be traced (the message says what it did), a captured tensor holds no integers or
-            truth values, or `sorted_tables` names none of them; where the mask is used, if a table in host memory that
-            ascended does not any more.
+        MaskError: the function cannot be traced (the message says what it did, on which line, and what to write
+            instead), has side effects, a captured tensor holds no integers or truth values, or `sorted_tables` names
+            none of them; where the mask is used, if a table in host memory that ascended does not any more.
     """
     from compilemask.language.from_mask_mod_rules import apply
-    from compilemask.language.from_mask_mod_trace import Traced, TraceMode, Tracer, as_array
+    from compilemask.language.from_mask_mod_trace import HINT, Traced, TraceMode, Tracer, as_array, refuse
 
     if not callable(mask_mod):
         raise MaskError(f"from_mask_mod takes a mask_mod(b, h, q_idx, kv_idx), got {type(mask_mod).__name__}")
     tracer = Tracer(B, H)
     nodes = (tracer.axis("b", B), tracer.axis("h", H), tracer.graph.node("q"), tracer.graph.node("kv"))
-    with TraceMode(tracer, apply):
-        result = mask_mod(*(Traced.of(as_array(node)) for node in nodes))
-        elements = tracer.elements(result)
-    if elements.size != 1:
-        raise MaskError(f"from_mask_mod: the mask_mod returns a tensor of shape {list(elements.shape)}, expected []")
+    effects = SideEffects(mask_mod)
+    try:
+        with TraceMode(tracer, apply):
+            elements = tracer.elements(mask_mod(*(Traced.of(as_array(node)) for node in nodes)))
+        if elements.size != 1:
+            refuse(f"returns a tensor of shape {list(elements.shape)}, expected []")
+    except Exception as error:
+        raise located(error, mask_mod, HINT) from error
+    effects.check(HINT)
     visible = tracer.graph.as_truth(elements.item())
     names = _names(mask_mod, tracer.sources)
     ascending = _ascending(tracer.graph.tables, tracer.sources, names, _reads(visible), list(sorted_tables))
@@ -212,37 +216,12 @@ def _names(mask_mod: MaskMod, sources: list[torch.Tensor]) -> tuple[str, ...]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        for name, content in _captured(value):
+        for name, content in captured(value):
             if hasattr(content, "data_ptr"):
                 known.setdefault(id(content), name)
             elif callable(content) or isinstance(content, tuple | list):
                 pending.append(content)
     return tuple(known.get(id(source), "table") for source in sources)
-
-
-def _captured(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, tuple | list):
-        return [("table", item) for item in value]
-    function = value if isinstance(value, FunctionType) else getattr(value, "func", getattr(value, "__func__", None))
-    found: list[tuple[str, Any]] = []
-    if isinstance(function, FunctionType):
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        found += [(name, cell.cell_contents) for name, cell in cells if _is_filled(cell)]
-        found += [(name, function.__globals__.get(name)) for name in function.__code__.co_names]
-        found += [("table", item) for item in function.__defaults__ or ()]
-    if hasattr(value, "func"):
-        found += [("table", item) for item in value.args] + list(value.keywords.items())
-    owner = getattr(value, "__self__", value)
-    if not isinstance(owner, FunctionType | type) and isinstance(getattr(owner, "__dict__", None), dict):
-        found += list(owner.__dict__.items())
-    return found
-
-
-def _is_filled(cell: CellType) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
 
 
 __all__ = ["from_mask_mod"]

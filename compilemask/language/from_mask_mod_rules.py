@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from compilemask.errors import MaskError
 from compilemask.language.from_mask_mod_graph import Graph, Node
 from compilemask.language.from_mask_mod_trace import Traced, Tracer, as_array, refuse
 
@@ -195,7 +196,7 @@ def _convert(tracer: Tracer, value: Any, *arguments: Any, **named: Any) -> Trace
     if dtype == torch.bool:
         return _elementwise(tracer, lambda graph, a: graph.as_truth(a), value)
     if dtype.is_floating_point or dtype.is_complex:
-        refuse(f"converts to {dtype}; masks compute with integers")
+        refuse(f"converts to {dtype}; masks compute with integers, so compare without the conversion")
     return _elementwise(tracer, lambda graph, a: graph.as_integer(a), value)
 
 
@@ -257,8 +258,8 @@ def _is_in(tracer: Tracer, elements: Any, test_elements: Any) -> Traced:
 
 def _value_of(tracer: Tracer, *_: Any, **__: Any) -> Any:
     refuse(
-        "asks for the value of something that depends on b, h, q_idx or kv_idx (if, and, or, not, int(), .item() or "
-        "range()); use & | ~ and torch.where"
+        "asks for the value of something that depends on b, h, q_idx or kv_idx (if, while, and, or, not, int(), "
+        ".item() or range()); use & | ~ for truth values, and torch.where(condition, a, b) for if"
     )
 
 
@@ -327,8 +328,8 @@ def apply(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
     if name in _AS_THEY_ARE:
         with torch._C.DisableTorchFunction():
             return func(*args, **kwargs)
-    if full.endswith("_") and not full.endswith("__"):
-        refuse(f"changes a tensor in place ({full})")
+    if full == "__setitem__" or (full.endswith("_") and not full.endswith("__")):
+        refuse(f"changes a tensor in place ({full}); compute a new one, as with torch.where")
     if name[:1] == "r" and name[1:] in _REVERSIBLE and full.startswith("__"):
         rule = _TWO[_ALIASES.get(name[1:], name[1:])]
         return _elementwise(tracer, _reversed(rule), *args)
@@ -345,6 +346,8 @@ def apply(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
     if name in _RULES:
         try:
             return _RULES[name](tracer, *args, **kwargs)
+        except MaskError:
+            raise
         except (TypeError, ValueError, IndexError) as error:
             refuse(f"calls {full} in a way that is not supported: {error}")
     refuse(f"calls {full or func}, which is not supported")

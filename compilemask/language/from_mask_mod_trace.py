@@ -21,7 +21,8 @@ from compilemask.language.values import Value
 MOST_ELEMENTS = 256
 """Elements of the largest tensor that may be computed for one pair (q, kv)."""
 _INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
-_HINT = "from_mask_mod: the mask_mod"
+HINT = "from_mask_mod: the mask_mod"
+"""How errors name the function."""
 
 
 class Traced(torch.Tensor):
@@ -98,7 +99,10 @@ class Tracer:
             return as_array(self.graph.truth(bool(value)))
         if isinstance(value, int | np.integer) or (isinstance(value, float) and value.is_integer()):
             return as_array(self.graph.integer(int(value)))
-        refuse(f"computes with {_shown(value)}; expected integers, truth values and tensors of them")
+        hint = ""
+        if isinstance(value, float):
+            hint = "; write the comparison with integers, as in 2 * kv_idx < q_idx for kv_idx < 0.5 * q_idx"
+        refuse(f"computes with {_shown(value)}; expected integers, truth values and tensors of them{hint}")
 
     def _of_tensor(self, tensor: torch.Tensor) -> np.ndarray:
         if any(tensor is constant for constant in self.created):
@@ -124,7 +128,10 @@ class Tracer:
     def gather(self, tensor: torch.Tensor, index: Sequence[Node]) -> Node:
         """One entry of a captured tensor; the indices of its dimensions that are b and h choose the mask's own part."""
         if tensor.dtype != torch.bool and tensor.dtype not in _INTEGERS:
-            refuse(f"reads a tensor of {tensor.dtype}; expected integers or truth values")
+            refuse(
+                f"reads a tensor of {tensor.dtype}; expected integers or truth values: compare or convert the tensor "
+                "once, before it is captured"
+            )
         axes = {node.kind: axis for axis, node in reversed(list(enumerate(index))) if node.kind in ("b", "h")}
         number = self._table(tensor, axes.get("b"), axes.get("h"))
         position = self.graph.integer(0)
@@ -215,6 +222,8 @@ class TraceMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if _holds_traced((*args, *kwargs.values())):
             return self.rules(self.tracer, func, args, kwargs)
+        if getattr(func, "__name__", "") in _RANDOM:
+            refuse(f"calls {func.__name__}, a random number generator; draw the numbers once, into a captured tensor")
         result = func(*args, **kwargs)
         if getattr(func, "__name__", "") in _FACTORIES and isinstance(result, torch.Tensor):
             self.tracer.created.append(result)
@@ -222,6 +231,17 @@ class TraceMode(TorchFunctionMode):
 
 
 _FACTORIES = ("tensor", "as_tensor", "scalar_tensor", "ones", "zeros", "full", "arange")
+_RANDOM = (
+    "rand",
+    "randn",
+    "randint",
+    "randperm",
+    "rand_like",
+    "randn_like",
+    "randint_like",
+    "bernoulli",
+    "multinomial",
+)
 
 
 def _holds_traced(values: Any) -> bool:
@@ -232,7 +252,7 @@ def _holds_traced(values: Any) -> bool:
 
 def refuse(what: str) -> NoReturn:
     """Raises `MaskError`: the mask_mod does something that cannot be traced."""
-    raise MaskError(f"{_HINT} {what}")
+    raise MaskError(f"{HINT} {what}")
 
 
 def _shown(value: object) -> str:
@@ -240,4 +260,4 @@ def _shown(value: object) -> str:
     return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(value).__name__})"
 
 
-__all__ = ["TraceMode", "Traced", "Tracer", "as_array", "refuse"]
+__all__ = ["HINT", "TraceMode", "Traced", "Tracer", "as_array", "refuse"]

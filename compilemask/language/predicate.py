@@ -16,6 +16,7 @@ from compilemask.dialects.arith import CmpiOp
 from compilemask.errors import MaskError
 from compilemask.language.builder import Builder
 from compilemask.language.mask import Mask
+from compilemask.language.user_code import SideEffects, located
 from compilemask.language.values import Value, integer, scalar, table
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _ARITH: dict[str, type[Operation]] = {
     "<<": xdsl_arith.ShLIOp,
     ">>": xdsl_arith.ShRSIOp,
 }
+_HINT = "the predicate of where()"
 _COMPARISONS = {"==": "eq", "!=": "ne", "<": "slt", "<=": "sle", ">": "sgt", ">=": "sge"}
 
 
@@ -190,6 +192,11 @@ def _integer(value: object) -> Integer:
     if isinstance(value, Symbol | SymbolicTable):
         wrong = "a comparison" if isinstance(value, Symbol) else f"table {value.name} without an index"
         raise MaskError(f"the predicate of where() computes with integers, got {wrong}")
+    if isinstance(value, float):
+        raise MaskError(
+            f"the predicate of where() computes with integers only, got {value}; write the comparison with integers, "
+            "as in 2 * kv < q for kv < 0.5 * q"
+        )
     return Integer("constant", payload=integer("where: a constant of the predicate", value))
 
 
@@ -312,12 +319,14 @@ def where(predicate: Callable[..., Any], **arguments: Scalar) -> Mask:
         name: Integer("scalar", payload=name) if value.is_scalar else SymbolicTable(name)
         for name, value in values.items()
     }
+    effects = SideEffects(predicate)
     try:
-        visible = predicate(Q, KV, **symbols)
-    except TypeError as error:
-        raise MaskError(f"the predicate of where() cannot be traced: {error}") from error
+        visible = _condition(predicate(Q, KV, **symbols))
+    except Exception as error:
+        raise located(error, predicate, _HINT) from error
+    effects.check(_HINT)
     label = getattr(predicate, "__name__", "")
-    return _Where(_condition(visible), values, label if label.isidentifier() and label.isascii() else "where")
+    return _Where(visible, values, label if label.isidentifier() and label.isascii() else "where")
 
 
 def _argument(name: str, value: Any) -> Value:

@@ -1,0 +1,175 @@
+"""Where in a user's function something went wrong, and what the function changes outside itself."""
+
+from __future__ import annotations
+
+import dis
+import linecache
+from collections.abc import Callable, Iterator
+from inspect import getattr_static
+from types import CellType, CodeType, FunctionType, TracebackType
+from typing import Any
+
+from compilemask.errors import MaskError
+
+_NOT_THE_USERS = ("compilemask", "torch", "numpy")
+"""Packages through which a call passes on its way from the user's function."""
+
+
+def located(error: Exception, function: Callable[..., Any], what: str) -> MaskError:
+    """The error with the line of the user's code that it comes from: file, line and text.
+
+    `what` names the function in the message; it stands in front of errors that are not ours.
+    """
+    place = _line_of(error.__traceback__) or _definition_of(function)
+    text = str(error) if isinstance(error, MaskError) else f"{what} cannot be traced: {type(error).__name__}: {error}"
+    return MaskError(f"{text} (at {place})" if place else text)
+
+
+def _line_of(traceback: TracebackType | None) -> str | None:
+    """The innermost line that is the user's."""
+    found: str | None = None
+    while traceback is not None:
+        package = str(traceback.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in _NOT_THE_USERS:
+            found = _place(traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return found
+
+
+def _definition_of(function: Callable[..., Any]) -> str | None:
+    code = code_of(function)
+    return None if code is None else _place(code.co_filename, code.co_firstlineno)
+
+
+def _place(file: str, line: int) -> str:
+    text = linecache.getline(file, line).strip()
+    return f"{file}:{line}: {text}" if text else f"{file}:{line}"
+
+
+# ---- what a function captures and changes ----
+
+
+def function_of(value: Any) -> FunctionType | None:
+    """The Python function of a callable: itself, or that of a partial, a method or an object with `__call__`."""
+    if not isinstance(value, FunctionType | type):
+        value = getattr(value, "func", getattr(value, "__func__", None)) or _call_of(type(value))
+    return value if isinstance(value, FunctionType) else None
+
+
+def _call_of(kind: type) -> Any:
+    """What calls an object of the user's; operators of libraries are not looked into."""
+    return None if kind.__module__.partition(".")[0] in _NOT_THE_USERS else getattr_static(kind, "__call__", None)
+
+
+def code_of(value: Any) -> CodeType | None:
+    """The code of a callable, if it is Python's."""
+    function = function_of(value)
+    return None if function is None else function.__code__
+
+
+def captured(value: Any) -> list[tuple[str, Any]]:
+    """Names and contents of what a callable holds or mentions: closure, globals, defaults, bound arguments, fields."""
+    if isinstance(value, tuple | list):
+        return [("table", item) for item in value]
+    function = function_of(value)
+    found: list[tuple[str, Any]] = []
+    if function is not None:
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        found += [(name, cell.cell_contents) for name, cell in cells if _is_filled(cell)]
+        found += [(name, function.__globals__.get(name)) for name in function.__code__.co_names]
+        found += [("table", item) for item in function.__defaults__ or ()]
+    if hasattr(value, "func"):
+        found += [("table", item) for item in value.args] + list(value.keywords.items())
+    owner = getattr(value, "__self__", value)
+    if not isinstance(owner, FunctionType | type) and isinstance(getattr(owner, "__dict__", None), dict):
+        found += list(owner.__dict__.items())
+    return found
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+class SideEffects:
+    """What a function and the functions that it captures change: outer variables, containers, tensors and fields."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._callables = list(_reachable(function))
+        self._before = [(owner, name, item, _contents(item)) for owner, name, item in self._changeable()]
+
+    def _changeable(self) -> Iterator[tuple[Any, str, Any]]:
+        for owner in self._callables:
+            for name, item in captured(owner):
+                if _contents(item) is not None:
+                    yield owner, name, item
+            fields = getattr(getattr(owner, "__self__", owner), "__dict__", None)
+            if fields is not None:
+                yield owner, "self", fields
+
+    def check(self, what: str) -> None:
+        """Raises `MaskError` if there was one since this object was made, or the code says that there will be."""
+        for owner in self._callables:
+            for name, line in _outer_assignments(owner):
+                _refuse(what, f"assigns to {name}, a variable outside of it", owner, line)
+        for owner, name, item, before in self._before:
+            if _contents(item) != before:
+                _refuse(what, f"changes {name}, which lies outside of it", owner, _mention(owner, name))
+
+
+def _refuse(what: str, deed: str, owner: Any, line: int | None) -> None:
+    code = code_of(owner)
+    place = "" if code is None else f" (at {_place(code.co_filename, line or code.co_firstlineno)})"
+    advice = "it is called once, on symbols, and may only compute and return a truth value; keep state outside of it"
+    raise MaskError(f"{what} {deed}; {advice}{place}")
+
+
+def _reachable(function: Any) -> Iterator[Any]:
+    """The function and the Python functions that it captures."""
+    seen: set[int] = set()
+    pending: list[Any] = [function]
+    while pending:
+        value = pending.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, tuple | list):
+            pending += value
+        elif code_of(value) is not None:
+            yield value
+            pending += [item for _, item in captured(value) if callable(item) or isinstance(item, tuple | list)]
+
+
+def _contents(item: Any) -> object:
+    """Something that differs once a container or a tensor has changed; None for what is neither."""
+    if isinstance(item, dict):
+        return [id(part) for pair in item.items() for part in pair]
+    if isinstance(item, list | set):
+        return [id(part) for part in item]
+    try:
+        return getattr(item, "_version", None)
+    except RuntimeError:  # tensors of inference mode count no versions
+        return None
+
+
+def _outer_assignments(owner: Any) -> Iterator[tuple[str, int | None]]:
+    code = code_of(owner)
+    line: int | None = None
+    for step in dis.get_instructions(code) if code is not None else ():
+        line = step.positions.lineno if step.positions is not None else line
+        nonlocal_ = step.opname == "STORE_DEREF" and code is not None and step.argval in code.co_freevars
+        if step.opname == "STORE_GLOBAL" or nonlocal_:
+            yield step.argval, line
+
+
+def _mention(owner: Any, name: str) -> int | None:
+    code = code_of(owner)
+    for step in dis.get_instructions(code) if code is not None else ():
+        if step.argval == name and step.positions is not None:
+            return step.positions.lineno
+    return None
+
+
+__all__ = ["SideEffects", "captured", "located"]
