@@ -41,13 +41,11 @@ def _negated(op: Operation, value: SSAValue) -> SSAValue:
     return builder.insert(xdsl_arith.SubiOp(zero, value)).result
 
 
-def _where(op: mask.WhereOp) -> Operation:
-    """The same predicate of exchanged arguments."""
-    copy = op.clone()
-    q, kv = copy.body.block.args
-    for inner in copy.body.block.ops:
+def _exchange_arguments(op: mask.WhereOp) -> None:
+    """The body reads its two arguments in the other order."""
+    q, kv = op.body.block.args
+    for inner in op.body.block.ops:
         inner.operands = [kv if operand is q else q if operand is kv else operand for operand in inner.operands]
-    return copy
 
 
 _EXCHANGED: dict[type[Operation], Callable[[Any], Operation]] = {
@@ -56,7 +54,6 @@ _EXCHANGED: dict[type[Operation], Callable[[Any], Operation]] = {
     mask.BandOp: _band,
     mask.RowsOp: lambda op: mask.ColsOp(op.begin, op.end),
     mask.ColsOp: lambda op: mask.RowsOp(op.begin, op.end),
-    mask.WhereOp: _where,
 }
 _SYMMETRIC = (
     *(mask.ReadOp, mask.AllOp, mask.NoneOp, mask.SegmentsOp, mask.SameOp, mask.GridOp, mask.DiskOp, mask.BoxOp),
@@ -90,7 +87,9 @@ def _transpose_masks(module: ModuleOp) -> None:
 
 
 def _transpose(op: Operation) -> None:
-    if (rule := _EXCHANGED.get(type(op))) is not None:
+    if isinstance(op, mask.WhereOp):
+        _exchange_arguments(op)
+    elif (rule := _EXCHANGED.get(type(op))) is not None:
         hints = [result.name_hint for result in op.results]
         exchanged = rule(op)
         Rewriter.replace_op(op, exchanged)

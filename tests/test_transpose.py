@@ -53,6 +53,29 @@ def test_any_mask_is_transposed(case: Case) -> None:
     assert np.array_equal(visible(again, arguments, case.queries, case.keys), dense)
 
 
+LENGTHS_IN_A_PREDICATE = """
+mask.func @lengths() -> !mask.region {
+  %visible = mask.where {
+  ^bb0(%q: i32, %kv: i32):
+    %keys = mask.keys
+    %queries = mask.queries
+    %after = arith.subi %keys, %kv : i32
+    %before = arith.subi %queries, %q : i32
+    %twice = arith.addi %before, %before : i32
+    %nearer = arith.cmpi slt, %after, %twice : i32
+    mask.yield %nearer
+  }
+  mask.return %visible
+}
+"""
+
+
+def test_lengths_in_a_predicate_are_exchanged() -> None:
+    mask = compilemask.parse(LENGTHS_IN_A_PREDICATE)
+    found = visible(source_of(mask), mask.arguments(), 70, 50)
+    assert np.array_equal(found, mask.dense(50, 70)[0, 0].numpy().T)
+
+
 @pytest.mark.parametrize(("queries", "keys"), LENGTHS)
 @pytest.mark.parametrize("name", MASKS)
 def test_descriptor_of_the_transpose(name: str, queries: int, keys: int) -> None:
