@@ -10,7 +10,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import Float32Type, IndexType, IntegerType, MemRefType, ModuleOp, i1, i32
+from xdsl.dialects.builtin import (
+    I64,
+    Float32Type,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    MemRefType,
+    ModuleOp,
+    i1,
+    i32,
+    i64,
+)
 from xdsl.interfaces import HasFolderInterface
 from xdsl.ir import Attribute, Block, Dialect, Operation, ParametrizedAttribute, Region, SSAValue, TypeAttribute
 from xdsl.irdl import (
@@ -20,6 +31,7 @@ from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
     opt_operand_def,
+    opt_prop_def,
     region_def,
     result_def,
     traits_def,
@@ -78,7 +90,7 @@ class FuncOp(FunctionLike):
 
 @irdl_op_definition
 class ReturnOp(IRDLOperation):
-    """Ends a `mask.func` with the region of visible pairs."""
+    """Ends a `mask.func`, or the body of a `mask.place`, with the region of visible pairs."""
 
     name = "mask.return"
     value = operand_def(RegionType)
@@ -131,6 +143,28 @@ class ReadOp(IRDLOperation):
 
     def __init__(self, table: SSAValue, index: SSAValue) -> None:
         super().__init__(operands=[table, index], result_types=[i32])
+
+    def verify_(self) -> None:
+        verify_table(self.name, self.table)
+
+
+@irdl_op_definition
+class SearchOp(IRDLOperation):
+    """The first index at which a table holds at least a value; its entries ascend.
+
+    -2^30 if already the first entry is large enough, and 2^30 if no entry is (see `interval.search`). So a read at the
+    index before that of `value + 1` gives the last entry that is at most `value`, or the first entry if none is.
+    """
+
+    name = "mask.search"
+    table = operand_def(MemRefType)
+    value = operand_def(i32)
+    result = result_def(i32)
+    assembly_format = "$table `for` $value attr-dict `:` type($table)"
+    traits = traits_def(Pure())
+
+    def __init__(self, table: SSAValue, value: SSAValue) -> None:
+        super().__init__(operands=[table, value], result_types=[i32])
 
     def verify_(self) -> None:
         verify_table(self.name, self.table)
@@ -301,11 +335,7 @@ class WhereOp(Leaf):
             raise VerifyException("the body of mask.where takes (q: i32, kv: i32)")
         if not isinstance(self.body.block.last_op, YieldOp):
             raise VerifyException("the body of mask.where must end in mask.yield")
-        for op in self.body.block.ops:
-            if not isinstance(op, ReadOp | QueriesOp | KeysOp | YieldOp) and not _computes_scalars(op):
-                raise MisplacedOperationError(
-                    op, "the body of mask.where holds arith on scalars, mask.read, mask.queries and mask.keys"
-                )
+        _verify_scalar_body(self, YieldOp)
 
 
 @irdl_op_definition
@@ -319,6 +349,83 @@ class YieldOp(IRDLOperation):
 
     def __init__(self, visible: SSAValue) -> None:
         super().__init__(operands=[visible])
+
+
+def _verify_scalar_body(op: WhereOp | LinesOp, terminator: type[IRDLOperation]) -> None:
+    for inner in op.body.block.ops:
+        if not isinstance(inner, ReadOp | SearchOp | QueriesOp | KeysOp | terminator) and not _computes_scalars(inner):
+            raise MisplacedOperationError(
+                inner,
+                f"the body of {op.name} holds arith on scalars, mask.read, mask.search, mask.queries and mask.keys",
+            )
+
+
+@irdl_op_definition
+class LinesOp(Leaf):
+    """{ (q, kv) : first <= line < last and lo <= kv < hi }, where `line` is kv's line of a raster and the body yields
+    the four numbers for (q, line).
+
+    Line l holds the keys base + l * pitch <= kv < base + (l + 1) * pitch, so that a row sees one interval per line:
+    windows on images, blocks chosen by a table, regular patterns. `first` and `last` are the same for all lines of a
+    row, and at most `at_most` lines count, if that is given. A pitch below 1 counts as 1.
+    """
+
+    name = "mask.lines"
+    base = operand_def(i32)
+    pitch = operand_def(i32)
+    at_most = opt_prop_def(IntegerAttr[I64])
+    body = region_def("single_block")
+    assembly_format = "`at` $base `pitch` $pitch (`at_most` $at_most^)? $body attr-dict"
+
+    def __init__(self, base: SSAValue, pitch: SSAValue, body: Region | None = None, at_most: int | None = None) -> None:
+        super().__init__(
+            operands=[base, pitch],
+            regions=[body or Region(Block(arg_types=[i32, i32]))],
+            properties={"at_most": None if at_most is None else IntegerAttr(at_most, i64)},
+            result_types=[RegionType()],
+        )
+
+    @property
+    def member(self) -> MemberOp:
+        """The end of the body."""
+        last = self.body.block.last_op
+        assert isinstance(last, MemberOp)
+        return last
+
+    def depends_on_line(self) -> set[SSAValue]:
+        """The values of the body that differ from line to line."""
+        found: set[SSAValue] = {self.body.block.args[1]}
+        for op in self.body.block.ops:
+            if not found.isdisjoint(op.operands):
+                found.update(op.results)
+        return found
+
+    def verify_(self) -> None:
+        if [arg.type for arg in self.body.block.args] != [i32, i32]:
+            raise VerifyException("the body of mask.lines takes (q: i32, line: i32)")
+        if not isinstance(self.body.block.last_op, MemberOp):
+            raise VerifyException("the body of mask.lines must end in mask.member")
+        if self.at_most is not None and self.at_most.value.data < 0:
+            raise VerifyException(f"mask.lines cannot have at most {self.at_most.value.data} lines")
+        _verify_scalar_body(self, MemberOp)
+        if not self.depends_on_line().isdisjoint((self.member.first, self.member.last)):
+            raise VerifyException("the first and last line of mask.lines cannot depend on the line")
+
+
+@irdl_op_definition
+class MemberOp(IRDLOperation):
+    """Ends the body of a `mask.lines`: the keys [lo, hi) of the line, and the lines [first, last) that there are."""
+
+    name = "mask.member"
+    lo = operand_def(i32)
+    hi = operand_def(i32)
+    first = operand_def(i32)
+    last = operand_def(i32)
+    assembly_format = "$lo `to` $hi `of` $first `to` $last attr-dict"
+    traits = traits_def(IsTerminator(), HasParent(LinesOp))
+
+    def __init__(self, lo: SSAValue, hi: SSAValue, first: SSAValue, last: SSAValue) -> None:
+        super().__init__(operands=[lo, hi, first, last])
 
 
 # ---- the algebra ----
@@ -411,6 +518,7 @@ MASK = Dialect(
         QueriesOp,
         KeysOp,
         ReadOp,
+        SearchOp,
         AllOp,
         NoneOp,
         BandOp,
@@ -423,6 +531,8 @@ MASK = Dialect(
         BoxOp,
         WhereOp,
         YieldOp,
+        LinesOp,
+        MemberOp,
         UnionOp,
         IntersectOp,
         SubtractOp,

@@ -14,7 +14,7 @@ from xdsl.builder import Builder
 from xdsl.context import Context
 from xdsl.dialects import arith as xdsl_arith
 from xdsl.dialects.builtin import ArrayAttr, FunctionType, IntegerAttr, ModuleOp, i32, i64
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -248,23 +248,54 @@ class FunctionLowering:
             new.name_hint = old.name_hint
             mapping[old] = new
         for inner in op.body.block.ops:
-            match inner:
-                case mask.YieldOp():
-                    body.insert(interval.YieldOp(mapping[inner.visible]))
-                case mask.ReadOp():
-                    mapping[inner.result] = body.insert(
-                        interval.ReadOp(mapping[inner.table], mapping[inner.index])
-                    ).result
-                case mask.QueriesOp():
-                    mapping[inner.result] = self.queries
-                case mask.KeysOp():
-                    mapping[inner.result] = self.keys
-                case _ if inner.name.startswith("arith."):
-                    clone = body.insert(inner.clone(value_mapper={o: mapping[o] for o in inner.operands}))
-                    mapping.update(zip(inner.results, clone.results, strict=True))
-                case _:
-                    raise LoweringError(f"mask-to-interval: {inner.name} cannot stand in a mask.where")
+            if isinstance(inner, mask.YieldOp):
+                body.insert(interval.YieldOp(mapping[inner.visible]))
+            else:
+                self._copy(inner, body, mapping)
         return self.insert(between)
+
+    def _copy(self, op: Operation, body: Builder, mapping: dict[SSAValue, Any]) -> None:
+        """Emit an operation on scalars from the body of a leaf at `body`; `mapping` gets its result."""
+        match op:
+            case mask.ReadOp():
+                mapping[op.result] = body.insert(interval.ReadOp(mapping[op.table], mapping[op.index])).result
+            case mask.SearchOp():
+                mapping[op.result] = body.insert(self._search(mapping[op.table], mapping[op.value])).result
+            case mask.QueriesOp():
+                mapping[op.result] = self.queries
+            case mask.KeysOp():
+                mapping[op.result] = self.keys
+            case _ if op.name.startswith("arith."):
+                clone = body.insert(op.clone(value_mapper={operand: mapping[operand] for operand in op.operands}))
+                mapping.update(zip(op.results, clone.results, strict=True))
+            case _:
+                raise LoweringError(f"mask-to-interval: {op.name} cannot stand in the body of a leaf")
+
+    def _search(self, table: SSAValue, value: SSAValue) -> interval.SearchOp:
+        """A search, which says that its table ascends."""
+        if isinstance(table, BlockArgument):
+            self.ascending.add(table.index - len(LEADING_ARGUMENTS))
+        return interval.SearchOp(table, value)
+
+    def lines(self, op: mask.LinesOp) -> SSAValue:
+        """A family; what is the same for all lines of a row is computed outside of it."""
+        block = Block(arg_types=[i32])
+        body = Builder(InsertPoint.at_end(block))
+        row, line = op.body.block.args
+        block.args[0].name_hint = line.name_hint
+        mapping: dict[SSAValue, Any] = {**self.values, row: self.q, line: block.args[0]}
+        by_line = op.depends_on_line()
+        for inner in op.body.block.ops:
+            if not isinstance(inner, mask.MemberOp):
+                self._copy(inner, self.builder if by_line.isdisjoint(inner.operands) else body, mapping)
+        lo, hi, first, last = (mapping[operand] for operand in op.member.operands)
+        body.insert(interval.MemberOp(lo, hi))
+        arity = interval.UNBOUNDED
+        if op.at_most is not None:
+            arity = op.at_most.value.data
+            last = self.insert(xdsl_arith.MinSIOp(last, self.add(first, self.constant(arity))))
+        base, pitch = self.values[op.base], self.values[op.pitch]
+        return self.insert(interval.FamilyOp(first, last, base, pitch, Region(block), arity))
 
     # ---- algebra ----
 
@@ -290,6 +321,7 @@ _RULES: dict[type[Operation], Callable[[FunctionLowering, Any], Any]] = {
     mask.QueriesOp: lambda self, op: self.queries,
     mask.KeysOp: lambda self, op: self.keys,
     mask.ReadOp: lambda self, op: self.insert(interval.ReadOp(self.values[op.table], self.values[op.index])),
+    mask.SearchOp: lambda self, op: self.insert(self._search(self.values[op.table], self.values[op.value])),
     mask.AllOp: FunctionLowering.everything,
     mask.NoneOp: FunctionLowering.nothing,
     mask.BandOp: FunctionLowering.band,
@@ -301,6 +333,7 @@ _RULES: dict[type[Operation], Callable[[FunctionLowering, Any], Any]] = {
     mask.DiskOp: FunctionLowering.disk,
     mask.BoxOp: FunctionLowering.box,
     mask.WhereOp: FunctionLowering.where,
+    mask.LinesOp: FunctionLowering.lines,
     mask.UnionOp: FunctionLowering.union,
     mask.IntersectOp: FunctionLowering.intersect,
     mask.SubtractOp: FunctionLowering.subtract,

@@ -248,6 +248,8 @@ class PredicateReader:
         builder: Builder = self.terms.builder
         if isinstance(op, mask.ReadOp):
             return builder.insert(interval.ReadOp(*operands)).result
+        if isinstance(op, mask.SearchOp):
+            return builder.insert(interval.SearchOp(*operands)).result
         clone = op.clone(value_mapper=dict(zip(op.operands, operands, strict=True)))
         return builder.insert(clone).results[0]
 

@@ -19,7 +19,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from compilemask.dialects import mask
+from compilemask.dialects import arith, mask
 from compilemask.errors import LoweringError
 
 
@@ -48,15 +48,42 @@ def _exchange_arguments(op: mask.WhereOp) -> None:
         inner.operands = [kv if operand is q else q if operand is kv else operand for operand in inner.operands]
 
 
+def _lines(op: mask.LinesOp) -> Operation:
+    """A predicate that asks for the line of the key, which now is its first argument."""
+    where = mask.WhereOp()
+    body = Builder(InsertPoint.at_end(where.body.block))
+    key, query = where.body.block.args
+    key.name_hint, query.name_hint = "q", "kv"
+    one = body.insert(xdsl_arith.ConstantOp(IntegerAttr(1, i32))).result
+    pitch = body.insert(xdsl_arith.MaxSIOp(op.pitch, one)).result
+    position = body.insert(xdsl_arith.SubiOp(key, op.base)).result
+    line = body.insert(xdsl_arith.FloorDivSIOp(position, pitch)).result
+    mapping: dict[SSAValue, SSAValue] = dict(zip(op.body.block.args, (query, line), strict=True))
+    for inner in op.body.block.ops:
+        if not isinstance(inner, mask.MemberOp):
+            body.insert(inner.clone(value_mapper=mapping))
+    lo, hi, first, last = (mapping.get(operand, operand) for operand in op.member.operands)
+    bounds = [(first, line, "sle"), (line, last, "slt"), (lo, key, "sle"), (key, hi, "slt")]
+    if op.at_most is not None:
+        count = body.insert(xdsl_arith.ConstantOp(IntegerAttr(op.at_most.value.data, i32))).result
+        bounds.append((line, body.insert(xdsl_arith.AddiOp(first, count)).result, "slt"))
+    visible, *others = [body.insert(arith.CmpiOp(a, b, name)).result for a, b, name in bounds]
+    for other in others:
+        visible = body.insert(xdsl_arith.AndIOp(visible, other)).result
+    body.insert(mask.YieldOp(visible))
+    return where
+
+
 _EXCHANGED: dict[type[Operation], Callable[[Any], Operation]] = {
     mask.QueriesOp: lambda op: mask.KeysOp(),
     mask.KeysOp: lambda op: mask.QueriesOp(),
     mask.BandOp: _band,
     mask.RowsOp: lambda op: mask.ColsOp(op.begin, op.end),
     mask.ColsOp: lambda op: mask.RowsOp(op.begin, op.end),
+    mask.LinesOp: _lines,
 }
 _SYMMETRIC = (
-    *(mask.ReadOp, mask.AllOp, mask.NoneOp, mask.SegmentsOp, mask.SameOp, mask.GridOp, mask.DiskOp, mask.BoxOp),
+    *(mask.ReadOp, mask.SearchOp, mask.AllOp, mask.NoneOp, mask.SegmentsOp, mask.SameOp, mask.GridOp, mask.DiskOp, mask.BoxOp),
     *(mask.UnionOp, mask.IntersectOp, mask.SubtractOp, mask.ComplementOp, mask.YieldOp, mask.ReturnOp),
 )
 
@@ -82,7 +109,7 @@ class MaskTransposePass(ModulePass):
 def _transpose_masks(module: ModuleOp) -> None:
     for func in module.walk():
         if isinstance(func, mask.FuncOp):
-            for op in list(func.body.walk()):
+            for op in reversed(list(func.body.walk())):  # what a body holds before the operation itself
                 _transpose(op)
 
 

@@ -90,9 +90,10 @@ def _check_ascending(source: mask.FuncOp, func: interval.FuncOp) -> None:
     said: set[int] = set()
     for op in source.body.walk():
         said.update(ascending_tables(op))
-        if isinstance(op, mask.SegmentsOp):
-            assert isinstance(op.offsets, BlockArgument)
-            said.add(op.offsets.index)
+        if isinstance(op, mask.SegmentsOp | mask.SearchOp):
+            table = op.offsets if isinstance(op, mask.SegmentsOp) else op.table
+            assert isinstance(table, BlockArgument)
+            said.add(table.index)
     for number in ascending_tables(func):
         if number - LEADING not in said:
             name = func.body.block.args[number].name_hint

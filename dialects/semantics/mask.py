@@ -33,7 +33,7 @@ def visible(
     for position, (argument, value) in enumerate(zip(block.args, arguments, strict=True)):
         name = argument.name_hint or f"#{position}"
         plane.values[argument] = arith.as_argument(value, argument.type, f"argument {name} of @{func.sym_name.data}")
-    result = plane.run(block)
+    (result,) = plane.run(block)
     return np.array(np.broadcast_to(result, (len(wanted), keys)), dtype=np.bool_)
 
 
@@ -46,11 +46,11 @@ class _Plane:
         self.values: dict[SSAValue, Value] = {}
         self.grids: dict[SSAValue, tuple[Value, Value, Value]] = {}
 
-    def run(self, block: Block) -> Value:
-        """Executes a block; the value that its terminator takes."""
+    def run(self, block: Block) -> tuple[Value, ...]:
+        """Executes a block; the values that its terminator takes."""
         for op in block.ops:
-            if isinstance(op, mask.ReturnOp | mask.YieldOp):
-                return self.values[op.operands[0]]
+            if isinstance(op, mask.ReturnOp | mask.YieldOp | mask.MemberOp):
+                return tuple(self.values[operand] for operand in op.operands)
             if isinstance(op, mask.GridOp):
                 self.grids[op.result] = (self.values[op.origin], self.values[op.height], self.values[op.width])
                 continue
@@ -112,13 +112,29 @@ def _box(plane: _Plane, op: mask.BoxOp) -> Value:
 def _where(plane: _Plane, op: mask.WhereOp) -> Value:
     block = op.body.block
     plane.values[block.args[0]], plane.values[block.args[1]] = plane.q, plane.kv
-    return plane.run(block)
+    (result,) = plane.run(block)
+    return result
+
+
+def _lines(plane: _Plane, op: mask.LinesOp) -> Value:
+    line = np.asarray((plane.kv - plane.values[op.base]) // np.maximum(plane.values[op.pitch], 1))
+    block = op.body.block
+    plane.values[block.args[0]], plane.values[block.args[1]] = plane.q, np.asarray(0)
+    _, _, first, last = plane.run(block)
+    if op.at_most is not None:
+        last = np.minimum(last, first + op.at_most.value.data)
+    inside = (first <= line) & (line < last)
+    # Other lines are never asked; a body may overflow far outside the raster.
+    plane.values[block.args[1]] = np.where(inside, line, first)
+    lo, hi, _, _ = plane.run(block)
+    return inside & (lo <= plane.kv) & (plane.kv < hi)
 
 
 _RULES: dict[type[Operation], Callable[..., Value]] = {
     mask.QueriesOp: lambda plane, op: np.asarray(plane.queries),
     mask.KeysOp: lambda plane, op: np.asarray(plane.keys),
     mask.ReadOp: _read,
+    mask.SearchOp: lambda plane, op: arith.search(plane.values[op.table], plane.values[op.value]),
     mask.AllOp: lambda plane, op: np.asarray(True),
     mask.NoneOp: lambda plane, op: np.asarray(False),
     mask.BandOp: _band,
@@ -129,6 +145,7 @@ _RULES: dict[type[Operation], Callable[..., Value]] = {
     mask.DiskOp: _disk,
     mask.BoxOp: _box,
     mask.WhereOp: _where,
+    mask.LinesOp: _lines,
     mask.UnionOp: lambda plane, op: plane.values[op.lhs] | plane.values[op.rhs],
     mask.IntersectOp: lambda plane, op: plane.values[op.lhs] & plane.values[op.rhs],
     mask.SubtractOp: lambda plane, op: plane.values[op.lhs] & ~plane.values[op.rhs],

@@ -16,7 +16,7 @@ from compilemask.passes.smt.world import World
 
 def visible(world: World, func: mask.FuncOp, call: Call) -> Term:
     """Whether the pair of the call is visible."""
-    return _Plane(world, func, call).run(func.body.block)
+    return _Plane(world, func, call).run(func.body.block)[0]
 
 
 class _Plane:
@@ -26,11 +26,11 @@ class _Plane:
         self.world, self.call = world, call
         self.values: dict[SSAValue, Any] = dict(zip(func.body.block.args, call.parameters, strict=True))
 
-    def run(self, block: Block) -> Term:
-        """Executes a block; the value that its terminator takes."""
+    def run(self, block: Block) -> tuple[Term, ...]:
+        """Executes a block; the values that its terminator takes."""
         for op in block.ops:
-            if isinstance(op, mask.ReturnOp | mask.YieldOp):
-                return self.values[op.operands[0]]
+            if isinstance(op, mask.ReturnOp | mask.YieldOp | mask.MemberOp):
+                return tuple(self.values[operand] for operand in op.operands)
             self.values[op.results[0]] = self._execute(op)
         raise ValueError("a block without a terminator")
 
@@ -96,13 +96,32 @@ def _where(plane: _Plane, op: mask.WhereOp) -> Term:
     block = op.body.block
     plane.call.assume_ascending(ascending_tables(op))
     plane.values[block.args[0]], plane.values[block.args[1]] = plane.call.q, plane.call.kv
-    return plane.run(block)
+    return plane.run(block)[0]
+
+
+def _lines(plane: _Plane, op: mask.LinesOp) -> Term:
+    """A raster has lines of at least one key."""
+    world, kv, block = plane.world, plane.call.kv, op.body.block
+    base, pitch = plane.values[op.base], plane.values[op.pitch]
+    world.know(pitch >= 1)
+    line, _ = world.quotient(kv - base, pitch)
+    plane.values[block.args[0]], plane.values[block.args[1]] = plane.call.q, line
+    lo, hi, first, last = plane.run(block)
+    few = [] if op.at_most is None else [line < first + op.at_most.value.data]
+    return z3().And(first <= line, line < last, lo <= kv, kv < hi, *few)
+
+
+def _search(plane: _Plane, op: mask.SearchOp) -> Term:
+    table = plane.values[op.table]
+    table.ascending = True
+    return table.search(plane.values[op.value])
 
 
 _RULES: dict[type[Operation], Callable[..., Any]] = {
     mask.QueriesOp: lambda plane, op: plane.call.queries,
     mask.KeysOp: lambda plane, op: plane.call.keys,
     mask.ReadOp: lambda plane, op: plane.values[op.table].read(plane.values[op.index]),
+    mask.SearchOp: _search,
     mask.AllOp: lambda plane, op: z3().BoolVal(True),
     mask.NoneOp: lambda plane, op: z3().BoolVal(False),
     mask.BandOp: _band,
@@ -114,6 +133,7 @@ _RULES: dict[type[Operation], Callable[..., Any]] = {
     mask.DiskOp: _disk,
     mask.BoxOp: _box,
     mask.WhereOp: _where,
+    mask.LinesOp: _lines,
     mask.UnionOp: lambda plane, op: z3().Or(plane.values[op.lhs], plane.values[op.rhs]),
     mask.IntersectOp: lambda plane, op: z3().And(plane.values[op.lhs], plane.values[op.rhs]),
     mask.SubtractOp: lambda plane, op: z3().And(plane.values[op.lhs], z3().Not(plane.values[op.rhs])),

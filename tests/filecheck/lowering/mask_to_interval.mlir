@@ -51,3 +51,26 @@ mask.func @where(%labels: memref<?xi32>) -> !mask.region {
 // CHECK:        interval.between
 // CHECK:          interval.read %labels[%q_1] : memref<?xi32>
 // CHECK:          interval.yield
+
+// Lines are a family; what is the same for all lines stands outside, and so does the limit of their number.
+mask.func @lines(%offsets: memref<?xi32>, %base: i32, %size: i32) -> !mask.region {
+  %m = mask.lines at %base pitch %size at_most 3 {
+  ^bb0(%q: i32, %line: i32):
+    %first = mask.search %offsets for %q : memref<?xi32>
+    %start = arith.muli %line, %size : i32
+    %end = arith.addi %start, %q : i32
+    mask.member %start to %end of %first to %q
+  }
+  mask.return %m
+}
+// CHECK:      interval.func @lines(%q: i32, {{.*}} attributes {ascending = [3 : i64]} {
+// CHECK-NEXT:   %c3 = arith.constant 3 : i32
+// CHECK-NEXT:   [[FIRST:%[0-9a-z]+]] = interval.search %offsets for %q : memref<?xi32>
+// CHECK-NEXT:   [[END:%[0-9a-z]+]] = arith.addi [[FIRST]], %c3 : i32
+// CHECK-NEXT:   [[LAST:%[0-9a-z]+]] = arith.minsi %q, [[END]] : i32
+// CHECK-NEXT:   %m = interval.family [[FIRST]] to [[LAST]] at %base pitch %size {
+// CHECK-NEXT:   ^bb{{[0-9]+}}(%line: i32):
+// CHECK-NEXT:     [[LO:%[0-9a-z]+]] = arith.muli %line, %size : i32
+// CHECK-NEXT:     [[HI:%[0-9a-z]+]] = arith.addi [[LO]], %q : i32
+// CHECK-NEXT:     interval.member [[LO]] to [[HI]]
+// CHECK-NEXT:   } : !interval.set<3>

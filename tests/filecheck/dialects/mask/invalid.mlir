@@ -261,3 +261,94 @@ func.func @bad(%a: !mask.region) {
   func.return
 }
 // CHECK: Expected 1 operand, but got 2
+
+// -----
+// CHECK: {{^// -+$}}
+
+// mask.search: a table of another type
+func.func @bad(%t: memref<?xi64>, %i: i32) {
+  %x = mask.search %t for %i : memref<?xi64>
+  func.return
+}
+// CHECK: mask.search takes a memref<?xi32>, got memref<?xi64>
+
+// -----
+// CHECK: {{^// -+$}}
+
+// mask.lines: arguments of the body
+mask.func @bad(%n: i32) -> !mask.region {
+  %r = mask.lines at %n pitch %n {
+  ^bb0(%q: i32):
+    mask.member %q to %q of %q to %q
+  }
+  mask.return %r
+}
+// CHECK: the body of mask.lines takes (q: i32, line: i32)
+
+// -----
+// CHECK: {{^// -+$}}
+
+// mask.lines: end of the body
+mask.func @bad(%n: i32) -> !mask.region {
+  %r = "mask.lines"(%n, %n) ({
+  ^bb0(%q: i32, %line: i32):
+    %seen = arith.cmpi eq, %q, %line : i32
+    "mask.yield"(%seen) : (i1) -> ()
+  }) : (i32, i32) -> !mask.region
+  mask.return %r
+}
+// CHECK: 'mask.yield' expects parent op 'mask.where'
+
+// -----
+// CHECK: {{^// -+$}}
+
+// mask.lines: a negative number of lines
+mask.func @bad(%n: i32) -> !mask.region {
+  %r = mask.lines at %n pitch %n at_most -1 {
+  ^bb0(%q: i32, %line: i32):
+    mask.member %q to %q of %q to %q
+  }
+  mask.return %r
+}
+// CHECK: mask.lines cannot have at most -1 lines
+
+// -----
+// CHECK: {{^// -+$}}
+
+// mask.lines: lines that depend on the line
+mask.func @bad(%n: i32) -> !mask.region {
+  %r = mask.lines at %n pitch %n {
+  ^bb0(%q: i32, %line: i32):
+    %next = arith.addi %line, %q : i32
+    mask.member %q to %q of %q to %next
+  }
+  mask.return %r
+}
+// CHECK: the first and last line of mask.lines cannot depend on the line
+
+// -----
+// CHECK: {{^// -+$}}
+
+// mask.lines: a region in the body
+mask.func @bad(%n: i32) -> !mask.region {
+  %r = mask.lines at %n pitch %n {
+  ^bb0(%q: i32, %line: i32):
+    %all = mask.all
+    mask.member %q to %q of %q to %q
+  }
+  mask.return %r
+}
+// CHECK: the body of mask.lines holds arith on scalars, mask.read, mask.search, mask.queries and mask.keys
+
+// -----
+// CHECK: {{^// -+$}}
+
+// mask.member: outside of lines
+mask.func @bad(%n: i32) -> !mask.region {
+  %r = mask.where {
+  ^bb0(%q: i32, %kv: i32):
+    mask.member %q to %q of %q to %q
+  }
+  mask.return %r
+}
+// CHECK: 'mask.member' expects parent op 'mask.lines'

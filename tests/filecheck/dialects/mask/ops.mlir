@@ -100,6 +100,40 @@ mask.func @predicate(%label: memref<?xi32>) -> !mask.region {
 // CHECK-NEXT:    mask.return %visible
 // CHECK-NEXT:  }
 
+mask.func @blocks(%offsets: memref<?xi32>, %chosen: memref<?xi32>, %base: i32, %size: i32) -> !mask.region {
+  %near = mask.lines at %base pitch %size at_most 3 {
+  ^bb0(%q: i32, %line: i32):
+    %one = arith.constant 1 : i32
+    %next = arith.addi %q, %one : i32
+    %behind = mask.search %offsets for %next : memref<?xi32>
+    %first = mask.read %chosen[%behind] : memref<?xi32>
+    %lo = arith.muli %line, %size : i32
+    %keys = mask.keys
+    mask.member %lo to %next of %first to %keys
+  }
+  %own = mask.lines at %base pitch %size {
+  ^bb0(%q: i32, %line: i32):
+    mask.member %line to %q of %base to %q
+  }
+  %visible = mask.union %near, %own
+  mask.return %visible
+}
+// CHECK-LABEL: mask.func @blocks(%offsets: memref<?xi32>, %chosen: memref<?xi32>, %base: i32, %size: i32) -> !mask.region {
+// CHECK-NEXT:    %near = mask.lines at %base pitch %size at_most 3 {
+// CHECK-NEXT:    ^bb0(%q: i32, %line: i32):
+// CHECK-NEXT:      %one = arith.constant 1 : i32
+// CHECK-NEXT:      %next = arith.addi %q, %one : i32
+// CHECK-NEXT:      %behind = mask.search %offsets for %next : memref<?xi32>
+// CHECK-NEXT:      %first = mask.read %chosen[%behind] : memref<?xi32>
+// CHECK-NEXT:      %lo = arith.muli %line, %size : i32
+// CHECK-NEXT:      %keys = mask.keys
+// CHECK-NEXT:      mask.member %lo to %next of %first to %keys
+// CHECK-NEXT:    }
+// CHECK-NEXT:    %own = mask.lines at %base pitch %size {
+// CHECK-NEXT:    ^bb{{[0-9]+}}(%q_1: i32, %line_1: i32):
+// CHECK-NEXT:      mask.member %line_1 to %q_1 of %base to %q_1
+// CHECK-NEXT:    }
+
 // GENERIC: "mask.func"() <{sym_name = "leaves", function_type = (i32, i32) -> !mask.region}> ({
 // GENERIC: %queries = "mask.queries"() : () -> i32
 // GENERIC: %keys = "mask.keys"() : () -> i32
@@ -121,3 +155,6 @@ mask.func @predicate(%label: memref<?xi32>) -> !mask.region {
 // GENERIC: %box = "mask.box"(%image, %radius, %radius) : (!mask.grid, i32, i32) -> !mask.region
 // GENERIC: %visible = "mask.where"() ({
 // GENERIC: "mask.yield"(%2) : (i1) -> ()
+// GENERIC: %near = "mask.lines"(%base, %size) <{at_most = 3 : i64}> ({
+// GENERIC: %behind = "mask.search"(%offsets, %next) : (memref<?xi32>, i32) -> i32
+// GENERIC: "mask.member"(%lo, %next, %first, %keys) : (i32, i32, i32, i32) -> ()
