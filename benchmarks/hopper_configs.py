@@ -2,8 +2,8 @@
 
     python benchmarks/hopper_configs.py --masks causal,clear --lengths 8192,32768 --head-dim 128
 
-A variant is a schedule, then the words named (barriers), dirty (values are not cleaned), early (nothing holds the
-softmax), loose (rounding is not pinned), s3 (stages) and h4 (heads together), joined by +: grid+named+s3. All variants
+A variant is a schedule, then the words mbarrier (turns), dirty (values are not cleaned), early (nothing holds the
+softmax), loose (rounding is not pinned), s3 (stages) and h4 (heads together), joined by +: grid+dirty+s3. All variants
 are compiled first, in parallel; then they are timed in shuffled rounds, beside the portable kernel, with which they
 are compared.
 """
@@ -27,10 +27,10 @@ from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule
 from compilemask.runtime.attention_cuda import ELEMENTS, attention_cuda
 from compilemask.runtime.hopper import hopper_binary, prepare_launch
 
-DEFAULT = "grid,grid+named,static,static+named,atomic,atomic+named,grid+dirty,grid+h16"
+DEFAULT = "grid,grid+mbarrier,static,atomic,grid+dirty,grid+h16"
 PORTABLE = "portable"
 CHANGES: dict[str, dict[str, bool]] = {
-    "named": {"named_barriers": True},
+    "mbarrier": {"named_barriers": False},
     "dirty": {"clean_values": False},
     "early": {"hold_softmax": False},
     "loose": {"pin_rounding": False},

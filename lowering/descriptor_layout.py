@@ -10,13 +10,14 @@ from compilemask.dialects.tiling import ReserveAttr
 from compilemask.errors import DescriptorError
 
 MAGIC = 0x434D4B31
-VERSION = 1
+VERSION = 2
 KEYS = 128
 """Keys of a tile."""
 HEADER_WORDS = 32
 SHARED_WORD = 15
 """The header's word that says whether patterns are shared."""
 TILE_WORDS = 8
+ORDER_WORDS = 8
 PATTERN_ROW_WORDS = 4
 ALIGNMENT = 32
 """Sections start at multiples of so many words."""
@@ -75,13 +76,13 @@ class Layout:
 
     @property
     def order(self) -> int:
-        """First word of the launch order."""
+        """First word of the records in launch order."""
         return _align(self.tiles + self.masks * self.query_tiles * TILE_WORDS)
 
     @property
     def visits(self) -> int:
         """First word of the pairs."""
-        return _align(self.order + self.masks * self.query_tiles)
+        return _align(self.order + self.masks * self.query_tiles * ORDER_WORDS)
 
     @property
     def sources(self) -> int:

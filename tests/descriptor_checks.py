@@ -35,7 +35,16 @@ def check_mask(descriptor: Descriptor, b: int, h: int, dense: torch.Tensor) -> N
         for key_tile, pattern in visits.partial:
             check_bits(descriptor, pattern, rows[:, key_tile * TILE : (key_tile + 1) * TILE])
     cost = [visits.cost for visits in descriptor.tiles_of(b, h)]
-    assert descriptor.order[b, h].tolist() == sorted(range(len(cost)), key=lambda m: (-cost[m], -m))
+    order = sorted(range(len(cost)), key=lambda m: (-cost[m], -m))
+    assert descriptor.order[b, h].tolist() == [launch_record(descriptor, b, h, m) for m in order]
+
+
+def launch_record(descriptor: Descriptor, b: int, h: int, m: int) -> list[int]:
+    """What a query tile's record in launch order says, from its own record and its pairs."""
+    first_pair, n_partial, n_runs, n_full = descriptor.tiles[b, h, m, :4].tolist()
+    visits_any = max(n_partial, 0) + n_runs > 0
+    key_tile, pattern = descriptor.visits[first_pair].tolist() if visits_any else (descriptor.layout.key_tiles, 0)
+    return [m, first_pair, n_partial, n_runs, n_full, key_tile, pattern if n_partial > 0 else 0, 0]
 
 
 def brute_force(rows: torch.Tensor) -> tuple[list[int], list[int]]:

@@ -43,7 +43,7 @@ def run(
     batch, heads = q.shape[:2]
     out, lse = q.new_full(q.shape, torch.nan), torch.full(q.shape[:3], torch.nan)
     layout = descriptor.layout
-    sections = [descriptor.tiles, descriptor.order, descriptor.visits, descriptor.patterns, descriptor.columns]
+    sections = [descriptor.order, descriptor.visits, descriptor.patterns, descriptor.columns]
     values: list[Any] = [
         *(_memory(x) for x in (q, k, v, out)),
         lse.numpy().reshape(-1),
@@ -167,7 +167,7 @@ def test_nan_and_infinity_stay_in_the_rows_that_see_them() -> None:
 def test_a_tile_that_found_no_room_is_nan() -> None:
     descriptor = compile(compilemask.causal()).descriptor(300, 300)
     descriptor = Descriptor(descriptor.buffer.clone(), descriptor.layout)
-    descriptor.tiles[0, 0, 1, 1] = -1
+    descriptor.order[0, 0, 1, 2] = -1
     q, k, v = random_inputs(1, 1, 1, 300, 300, 16)
     expected, _ = _attend(q, k, v, mask=compilemask.causal())
     out, lse = run(kernel_of(q.dtype, 16, WIDE), WIDE, descriptor, q, k, v, 1.0)

@@ -24,7 +24,7 @@ ELEMENT: dict[torch.dtype, AnyFloat] = {torch.float16: f16, torch.bfloat16: bf16
 CASES = [
     (128, torch.bfloat16, HopperConfig.choose(128, bf16)),
     (64, torch.float16, HopperConfig.choose(64, f16)),
-    (128, torch.bfloat16, HopperConfig(schedule=Schedule.ATOMIC, named_barriers=True)),
+    (128, torch.bfloat16, HopperConfig(schedule=Schedule.ATOMIC)),
 ]
 DUMP_TIMEOUT = 60
 INSTRUCTION_BYTES = 16

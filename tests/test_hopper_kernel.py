@@ -55,7 +55,7 @@ def run(
     batch, heads = q.shape[:2]
     out, lse = q.new_full(q.shape, torch.nan), torch.full(q.shape[:3], torch.nan)
     layout = descriptor.layout
-    sections = [descriptor.tiles, descriptor.order, descriptor.visits, descriptor.patterns, descriptor.columns]
+    sections = [descriptor.order, descriptor.visits, descriptor.patterns, descriptor.columns]
     counter = [np.zeros(2, np.int32)] if config.schedule is Schedule.ATOMIC else []
     values: list[Any] = [
         *(TensorMap(storage(x)) for x in (q, k, v, out)),
@@ -140,7 +140,7 @@ def test_rows_that_see_nothing() -> None:
 def test_a_tile_that_found_no_room_is_nan() -> None:
     descriptor = compile(compilemask.causal()).descriptor(300, 300)
     descriptor = Descriptor(descriptor.buffer.clone(), descriptor.layout)
-    descriptor.tiles[0, 0, 1, 1] = -1
+    descriptor.order[0, 0, 1, 2] = -1
     q, k, v = random_inputs(1, 1, 1, 300, 300, 64, torch.float16)
     config = HopperConfig.choose(64, f16)
     out, lse = run(config, descriptor, q, k, v, 0.125)
@@ -176,15 +176,15 @@ SYNCHRONIZATION = (
     ttng.FenceAsyncSharedOp,
     ttng.AsyncTMAStoreWaitOp,
 )
-SPARE = 14
+SPARE = 15
 """Waits whose phase has ended anyway: for a turn and buffers at the start (3), those that hold the softmax (4), and
-those of the second warpgroup for what the first one had waited for before it gave the turn (5). And arrivals that
+those of the second warpgroup for what the first one had waited for before it gave the turn (6). And arrivals that
 nobody waits for, at the end of the values (2)."""
 
 
 def test_all_synchronization_is_needed() -> None:
     """Without any one wait, arrival or fence, some order of events is an error."""
-    mask, config = compilemask.causal() & compilemask.window(500), HopperConfig()
+    mask, config = compilemask.causal() & compilemask.window(500), HopperConfig(named_barriers=False)
     kernel = kernel_of(64, torch.float16, config)
     descriptor = compile(mask).descriptor(900, 900)
     q, k, v = random_inputs(1, 1, 1, 900, 900, 64, torch.float16)
@@ -207,9 +207,9 @@ def test_all_synchronization_is_needed() -> None:
 
 
 VARIANTS = {
-    "named barriers": HopperConfig(stages=2, named_barriers=True),
+    "turns by mbarriers": HopperConfig(stages=2, named_barriers=False),
     "static": HopperConfig(stages=2, schedule=Schedule.STATIC),
-    "static, named barriers": HopperConfig(stages=2, schedule=Schedule.STATIC, named_barriers=True),
+    "static, turns by mbarriers": HopperConfig(stages=2, schedule=Schedule.STATIC, named_barriers=False),
     "atomic": HopperConfig(stages=2, schedule=Schedule.ATOMIC),
     "three stages": HopperConfig(stages=3, schedule=Schedule.STATIC),
     "overlap left to ptxas": HopperConfig(stages=4, hold_softmax=False, pin_rounding=False),

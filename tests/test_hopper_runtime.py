@@ -129,7 +129,7 @@ def test_errors_of_the_driver_are_raised(driver: Driver) -> None:
     with pytest.raises(DeviceError, match="tensor map"):
         tensor_map(half(1, 1, 8, 64), 64)
     with pytest.raises(DeviceError, match="launch attention"):
-        Kernel(_binary(HopperConfig()))(1, 0, [b""] * 4 + [0] * 15 + [1.0])
+        Kernel(_binary(HopperConfig()))(1, 0, [b""] * 4 + [0] * 14 + [1.0])
 
 
 def _binary(config: HopperConfig) -> Binary:

@@ -28,10 +28,10 @@ def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: Descripto
     tensors = [q, k, v, out, lse]
     memory: dict[int, Any] = {x.data_ptr(): x.numpy().reshape(-1) for x in tensors}
     buffer, layout = descriptor.buffer.numpy(), descriptor.layout
-    for section in (layout.tiles, layout.order, layout.visits, layout.patterns, layout.columns):
+    for section in (layout.order, layout.visits, layout.patterns, layout.columns):
         memory[descriptor.buffer.data_ptr() + WORD * section] = buffer[section:]
     arguments = kernel_arguments(q, k, v, out, lse, descriptor)
-    pointers, numbers = arguments[:10], arguments[10:]
+    pointers, numbers = arguments[:9], arguments[9:]
     grid = (layout.query_tiles * config.programs_per_tile, q.shape[1], q.shape[0])
     run_kernel(kernel, grid, [*(memory[p] for p in pointers), *numbers, np.float32(scale)])
     return [out, lse]

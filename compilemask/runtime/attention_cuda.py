@@ -77,7 +77,7 @@ def kernel_arguments(
     """Arguments of the attention kernel in order, all but the scale."""
     layout = descriptor.layout
     base = descriptor.buffer.data_ptr()
-    sections = (layout.tiles, layout.order, layout.visits, layout.patterns, layout.columns)
+    sections = (layout.order, layout.visits, layout.patterns, layout.columns)
     heads = query.shape[1]
     return [
         *(x.data_ptr() for x in (query, key, value, out, lse)),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from compilemask.lowering.descriptor_layout import (
     KEYS,
     MAGIC,
+    ORDER_WORDS,
     STATUS_OVERFLOW,
     TILE_WORDS,
     VERSION,
@@ -158,13 +159,13 @@ def _write_tiles(
     shown = (np.where(fits, n_partial, -1), np.where(fits, n_runs, 0), np.where(fits, n_full, 0))
     records = np.stack([np.where(fits, first_pair, 0), *shown, *counts, cost], axis=1)
     buffer[layout.tiles : layout.tiles + rows * TILE_WORDS] = records.ravel()
-    _write_order(layout, buffer, cost)
     pairs = buffer[layout.visits : layout.visits + 2 * layout.pair_capacity].reshape(-1, 2)
     _write_runs(pairs, begins & fits[:, None], ends & fits[:, None], first_pair + n_partial)
     t, key_tile = np.nonzero(partial & fits[:, None])
     within = _position_in_row(t, n_partial)
     number = _shared_pattern(layout, t, key_tile, shared) if shared is not None else first_pattern[t] + within
     pairs[first_pair[t] + within] = np.stack([key_tile, number], axis=1)
+    _write_order(layout, buffer, cost, records[:, :4])
     if shared is None:
         _write_stored(layout, buffer, tiles, fits[np.nonzero(partial)[0]], t, key_tile)
     return int((n_partial + n_runs)[fits].sum()), int(n_partial[fits].sum()), 0 if fits.all() else STATUS_OVERFLOW
@@ -192,11 +193,21 @@ def _write_runs(pairs: NDArray[np.int32], begins: NDArray[np.bool_], ends: NDArr
     pairs[first[t] + within] = np.stack([begin, last + 1], axis=1)
 
 
-def _write_order(layout: Layout, buffer: NDArray[np.int32], cost: Ints) -> None:
+def _write_order(layout: Layout, buffer: NDArray[np.int32], cost: Ints, records: Ints) -> None:
+    """Records in launch order; the pairs must have been written."""
+    first_pair, n_partial, n_runs, _ = records.T
+    visits = buffer[layout.visits : layout.visits + 2 * layout.pair_capacity].reshape(-1, 2)
+    first = np.zeros((len(records), 2), dtype=np.int64)
+    visits_any = np.maximum(n_partial, 0) + n_runs > 0
+    first[visits_any] = visits[first_pair[visits_any]]
+    key_tile = np.where(visits_any, first[:, 0], layout.key_tiles)
+    pattern = np.where(n_partial > 0, first[:, 1], 0)
     cost = cost.reshape(layout.masks, layout.query_tiles)
     tile = np.broadcast_to(np.arange(layout.query_tiles), cost.shape)
     order = np.lexsort((-tile, -cost), axis=1)
-    buffer[layout.order : layout.order + order.size] = order.ravel()
+    launches = np.stack([tile.ravel(), *records.T, key_tile, pattern, np.zeros_like(pattern)], axis=1)
+    launches = np.take_along_axis(launches.reshape(*cost.shape, ORDER_WORDS), order[:, :, None], axis=1)
+    buffer[layout.order : layout.order + launches.size] = launches.ravel()
 
 
 def _write_stored(

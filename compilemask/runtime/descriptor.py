@@ -12,6 +12,7 @@ from compilemask.lowering.descriptor_layout import (
     HEADER_WORDS,
     KEYS,
     MAGIC,
+    ORDER_WORDS,
     PATTERN_ROW_WORDS,
     STATUS_OVERFLOW,
     TILE_WORDS,
@@ -127,8 +128,9 @@ class Descriptor:
 
     @property
     def order(self) -> torch.Tensor:
-        """int32 [B, H, NQ], query tiles in launch order."""
-        return self._section(self.layout.order, (self.layout.batch, self.layout.heads, self.layout.query_tiles))
+        """int32 [B, H, NQ, 8], a record per query tile in launch order."""
+        shape = (self.layout.batch, self.layout.heads, self.layout.query_tiles, ORDER_WORDS)
+        return self._section(self.layout.order, shape)
 
     @property
     def visits(self) -> torch.Tensor:

@@ -118,7 +118,7 @@ def prepare_launch(
 @lru_cache(maxsize=256)
 def _section_bytes(layout: Layout) -> tuple[int, ...]:
     """Where the sections that the kernel reads start."""
-    return tuple(WORD * x for x in (layout.tiles, layout.order, layout.visits, layout.patterns, layout.columns))
+    return tuple(WORD * x for x in (layout.order, layout.visits, layout.patterns, layout.columns))
 
 
 def heads_together(key: torch.Tensor, heads: int, all_heads: int) -> int:

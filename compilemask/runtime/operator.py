@@ -13,9 +13,9 @@ import torch
 
 from compilemask.lowering.descriptor_layout import Layout
 from compilemask.runtime.attention_cpu import attention_cpu
-from compilemask.runtime.attention_cuda import attention_cuda
 from compilemask.runtime.compiled import Compiled, compile
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.hopper import attention_gpu
 from compilemask.runtime.validate import (
     Problem,
     check_descriptor,
@@ -55,7 +55,7 @@ def _attention_cpu(
 def _attention_cuda(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: torch.Tensor, layout: Sequence[int], scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return attention_cuda(q, k, v, Descriptor(descriptor, _layout(layout)), scale)
+    return attention_gpu(q, k, v, Descriptor(descriptor, _layout(layout)), scale)
 
 
 def _attention_fake(

@@ -11,14 +11,14 @@ from xdsl.dialects.builtin import AnyFloat
 from xdsl.ir import Attribute
 
 from compilemask.dialects.tiling import AttentionOp
+from compilemask.lowering.descriptor_layout import ORDER_WORDS
 from compilemask.lowering.tiling_to_tt.attention_config import TILE, AttentionConfig, padded_head_dim
 from compilemask.lowering.tiling_to_tt.builder import Arg, KernelBuilder, Value, f32, i32, i64, ptr
 
 VECTOR_BYTES = 16
-TILE_WORDS = 8
 
 TENSORS = ("q", "k", "v", "o")
-SECTIONS = ("tiles", "order", "visits", "patterns", "columns")
+SECTIONS = ("order", "visits", "patterns", "columns")
 SIZES = ("heads", "group", "queries", "keys", "query_tiles", "mask_batch_stride", "mask_head_stride")
 
 
@@ -106,13 +106,13 @@ class Frame:
 
 
 def open_frame(kb: KernelBuilder, op: AttentionOp, config: AttentionConfig) -> Frame:
-    """Reads the launch order and the tile's record; a program whose rows all lie behind the last visits nothing."""
+    """Reads the tile's record; a program whose rows all lie behind the last visits nothing."""
     x, head, batch = kb.program_id(0), kb.program_id(1), kb.program_id(2)
     mask = batch * kb.arg("mask_batch_stride") + head * kb.arg("mask_head_stride")
     first_tile = mask * kb.arg("query_tiles")
-    tile = kb.load(kb.arg("order") + (first_tile + kb.trunc_div(x, config.programs_per_tile))).named("tile")
-    record = kb.arg("tiles") + (first_tile + tile) * TILE_WORDS
-    first_pair, n_partial, n_runs = (kb.load(record + word) for word in range(3))
+    launch = kb.arg("order") + (first_tile + kb.trunc_div(x, config.programs_per_tile)) * ORDER_WORDS
+    tile, first_pair, n_partial, n_runs = (kb.load(launch + word) for word in range(4))
+    tile = tile.named("tile")
     in_tile = kb.trunc_rem(x, config.programs_per_tile) * config.block_q
     first_row = (tile * TILE + in_tile).named("first_row")
     valid = n_partial >= 0

@@ -6,15 +6,18 @@ all earlier tiles, so that nothing depends on the order in which programs run.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from compilemask.lowering.descriptor_layout import STATUS_OVERFLOW
+from compilemask.lowering.descriptor_layout import ORDER_WORDS, STATUS_OVERFLOW
 from compilemask.lowering.tiling_to_tt.builder import Value, i32
 from compilemask.lowering.tiling_to_tt.descriptor_bits import popcount
 from compilemask.lowering.tiling_to_tt.descriptor_kernel import DescriptorKernel, MaskFunctions, QueryTile
 from compilemask.lowering.tiling_to_tt.shared_patterns import SharedPatterns
 from compilemask.lowering.tiling_to_tt.tile_classes import WORD, WORDS, BlockClasses, TileClasses
 
+FIRST_KEY_TILE, FIRST_PATTERN = 5, 6
+"""Words of a record in launch order that say the tile's first visit."""
 RECORDS = 1024
 """Records that a program looks at together."""
 
@@ -50,11 +53,12 @@ def fill_kernel(mask: MaskFunctions) -> DescriptorKernel:
     record = {0: kb.where(fits, place.first_pair, 0), 1: kb.where(fits, counts.partial, -1)}
     record |= {2: kb.where(fits, counts.runs, 0), 3: kb.where(fits, counts.full, 0)}
     kernel.store_lanes(kernel.record(t), record, 4)
-    kb.store(kernel.section("order") + (g * kernel.query_tiles + place.rank), m)
+    launch = kernel.section("order") + (g * kernel.query_tiles + place.rank) * ORDER_WORDS
+    _store_launch(kernel, launch, m, record, fits & (counts.partial + counts.runs > 0))
     _store_status(kernel, fits, t == last)
     _store_used(kernel, place, counts, behind, (t == 0, t == last))
     with kb.if_else(fits) as branch, branch.then():
-        _Visits(kernel, QueryTile.of(kernel, m, g), t, place, counts).store()
+        _Visits(kernel, QueryTile.of(kernel, m, g), t, place, counts, launch).store()
     return kernel
 
 
@@ -90,6 +94,19 @@ def _fits(kernel: DescriptorKernel, place: Place, counts: Counts) -> Value:
     return fits & (place.first_pattern + counts.partial <= kernel.kb.arg("pattern_capacity"))
 
 
+def _store_launch(
+    kernel: DescriptorKernel, launch: Value, m: Value, record: Mapping[int, Value], visits_any: Value
+) -> None:
+    """The record in launch order, but for the first visit of a tile that has one: who finds that visit stores it."""
+    kb, lane = kernel.kb, kernel.kb.arange(0, ORDER_WORDS)
+    words = kb.where(lane == 0, m, 0)
+    for index, word in record.items():
+        words = kb.where(lane == 1 + index, word, words)
+    words = kb.where(lane == FIRST_KEY_TILE, kernel.key_tiles, words)
+    is_first = (lane == FIRST_KEY_TILE) | ((lane == FIRST_PATTERN) & (record[1] > 0))
+    kb.store(launch + lane, words, mask=~(is_first & visits_any))
+
+
 def _store_status(kernel: DescriptorKernel, fits: Value, is_last: Value) -> None:
     """No tile behind one that does not fit fits, so the last tile knows whether all do."""
     kb = kernel.kb
@@ -112,8 +129,10 @@ def _store_used(
 class _Visits:
     """Writes the pairs of one query tile."""
 
-    def __init__(self, kernel: DescriptorKernel, tile: QueryTile, t: Value, place: Place, counts: Counts) -> None:
-        self.kernel, self.kb = kernel, kernel.kb
+    def __init__(
+        self, kernel: DescriptorKernel, tile: QueryTile, t: Value, place: Place, counts: Counts, launch: Value
+    ) -> None:
+        self.kernel, self.kb, self.launch = kernel, kernel.kb, launch
         self.tile, self.t, self.place, self.counts = tile, t, place, counts
         self.pairs = kernel.section("visits") + 2 * place.first_pair
         self.runs = self.pairs + 2 * counts.partial
@@ -146,6 +165,7 @@ class _Visits:
         self._store_partial(key_tile, *self._ranks(block.partial, bit, partial + (before & 0xFFFF)))
         is_turn, rank = self._ranks(block.turns, bit, turns + (before >> 16))
         kb.store(self.runs + rank, key_tile, mask=is_turn & (rank < 2 * self.counts.runs))
+        kb.store(self.launch + FIRST_KEY_TILE, key_tile, mask=is_turn & (rank == 0) & (self.counts.partial == 0))
         return total & 0xFFFF, total >> 16
 
     def _ranks(self, words: Value, bit: Value, before: Value) -> tuple[Value, Value]:
@@ -165,3 +185,5 @@ class _Visits:
             kb.store(source + 1, key_tile, mask=is_partial)
         kb.store(self.pairs + 2 * rank, key_tile, mask=is_partial)
         kb.store(self.pairs + 2 * rank + 1, number, mask=is_partial)
+        kb.store(self.launch + FIRST_KEY_TILE, key_tile, mask=is_partial & (rank == 0))
+        kb.store(self.launch + FIRST_PATTERN, number, mask=is_partial & (rank == 0))

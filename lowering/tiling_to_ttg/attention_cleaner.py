@@ -16,7 +16,7 @@ from compilemask.dialects.triton.ttg_types import MemDescType
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_config import TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import PATTERN_WORDS, Frame
-from compilemask.lowering.tiling_to_ttg.attention_tile import Tile
+from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile
 from compilemask.lowering.tiling_to_ttg.builder import slice_of, tma_layout
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer
 
@@ -31,28 +31,19 @@ WORDS_LAYOUT = BlockedLayout.of([1, 4], [32, 1], [1, 1], [1, 0])
 """[32, 4] words of a pattern in one warp, a row a thread: one instruction combines those of all threads."""
 
 
-def clean(frame: Frame, tile: Tile, count: Value) -> Value:
-    """Passes on all values of a tile, cleaned where needed; the count after the last."""
+def clean(frame: Frame, tile: Tile, progress: Progress) -> None:
+    """Passes on the values of a tile's partial tiles, cleaned where needed."""
     kb = frame.kb
     pairs = tile.pairs(frame)
-    with kb.for_loop(0, tile.n_partial, 1, [count]) as partial:
-        count = partial.carried[0]
+    with kb.for_loop(0, tile.n_partial, 1) as partial:
         words = _seen(frame, tile, kb.load(pairs + partial.index * 2 + 1))
-        place, phase = frame.place(count)
+        place, phase = frame.place(progress.visits + partial.index)
         frame.value.full[place].wait(phase)
         everybody = words[0] & words[1] & words[2] & words[3]
         with kb.if_else(everybody != -1) as branch, branch.then():
             _zero_unseen(frame, place, words, everybody)
             kb.fence_async_shared()
-        frame.value.ready[place].arrive()
-        partial.yield_(count + 1)
-    nothing = kb.cast(tile.n_partial + tile.n_full == 0, i32)
-    with kb.for_loop(0, tile.n_full + nothing, 1, partial.results) as full:
-        place, phase = frame.place(full.carried[0])
-        frame.value.full[place].wait(phase)
-        frame.value.ready[place].arrive()
-        full.yield_(full.carried[0] + 1)
-    return full.results[0]
+        frame.value.ready[frame.place(progress.cleaned + partial.index)[0]].arrive()
 
 
 def _seen(frame: Frame, tile: Tile, pattern: Value) -> tuple[Value, ...]:

@@ -46,7 +46,7 @@ class HopperConfig:
 
     stages: int = 2
     schedule: Schedule = Schedule.GRID
-    named_barriers: bool = False
+    named_barriers: bool = True
     hold_softmax: bool = True
     pin_rounding: bool = True
     clean_values: bool = True

@@ -23,9 +23,9 @@ from compilemask.lowering.tiling_to_ttg.attention_softmax import (
     pattern_words,
     start,
 )
-from compilemask.lowering.tiling_to_ttg.attention_tile import Tile
+from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile
 from compilemask.lowering.tiling_to_ttg.builder import slice_of
-from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer, Product
+from compilemask.lowering.tiling_to_ttg.builder_memory import Barriers, Buffer, Product
 
 FIRST_NAMED_BARRIER = 8
 TURN_THREADS = 256
@@ -55,6 +55,18 @@ class Result(NamedTuple):
     count: Value
 
 
+class _Values(NamedTuple):
+    """How to know that values can be read: barriers, and the number of the phase."""
+
+    barriers: Barriers
+    number: Value
+
+    def wait(self, frame: Frame) -> None:
+        """Until they can."""
+        place, phase = frame.place(self.number)
+        self.barriers[place].wait(phase)
+
+
 class Turns:
     """The warpgroups issue matrix products in turn: 0, 1, 0, 1, ... once per visit."""
 
@@ -81,23 +93,27 @@ class Turns:
             self.frame.turns[self.next].arrive()
 
 
-def consume(frame: Frame, turns: Turns, tile: Tile, iteration: Value, count: Value) -> Result:
+def consume(frame: Frame, turns: Turns, tile: Tile, progress: Progress) -> Result:
     """Visits all keys of a tile; the last product with values is still in flight."""
     kb, part = frame.kb, turns.part
     query = frame.query[part].reshape(ROWS, frame.head_dim)
-    frame.query_full[part].wait(iteration % 2)
-    state = _first_visit(frame, turns, tile, query, count)
+    frame.query_full[part].wait(progress.tiles % 2)
+    state = _first_visit(frame, turns, tile, query, progress.visits)
     pairs = tile.pairs(frame)
     with kb.for_loop(1, tile.n_partial, 1, state) as partial:
         words = pattern_words(frame, part, kb.load(pairs + partial.index * 2 + 1))
-        partial.yield_(*_visit(frame, turns, query, State(*partial.carried), words))
+        values = _Values(frame.value.ready, progress.cleaned + (partial.index - 1))
+        partial.yield_(*_visit(frame, turns, query, State(*partial.carried), values, words))
+    with kb.if_else(tile.n_partial > 0) as some, some.then():
+        _Values(frame.value.ready, progress.cleaned + (tile.n_partial - 1)).wait(frame)
     taken = kb.cast(tile.n_partial == 0, i32)
     with kb.for_loop(taken, tile.n_full, 1, partial.results) as full:
-        full.yield_(*_visit(frame, turns, query, State(*full.carried), None))
+        before = State(*full.carried)
+        full.yield_(*_visit(frame, turns, query, before, _Values(frame.value.full, before.count - 1)))
     state = State(*full.results)
     if frame.config.is_persistent:
         frame.query_empty[part].arrive()
-    acc = _weigh_values(frame, state, state.count - 1)
+    acc = _weigh_values(frame, state, _Values(frame.value.full, state.count - 1))
     return Result(state.softmax, acc, state.count)
 
 
@@ -105,9 +121,8 @@ def _first_visit(frame: Frame, turns: Turns, tile: Tile, query: Buffer, count: V
     """Scores and weights of the first tile of keys, masked even if it is full; all masked if there is none."""
     kb = frame.kb
     is_partial = tile.n_partial > 0
-    pattern = kb.load(tile.pairs(frame) + 1, is_partial, 0)
     everything = kb.where(tile.n_full > 0, -1, 0)
-    words = pattern_words(frame, turns.part, pattern, is_partial, everything)
+    words = pattern_words(frame, turns.part, tile.first_pattern, is_partial, everything)
     product = _multiply(frame, turns, query, count)
     turns.give()
     scores = masked(frame, kb.warp_group_dot_wait(product), words)
@@ -117,11 +132,13 @@ def _first_visit(frame: Frame, turns: Turns, tile: Tile, query: Buffer, count: V
     return State(*after, acc, as_operand(frame, weights), count + 1)
 
 
-def _visit(frame: Frame, turns: Turns, query: Buffer, state: State, words: Value | None) -> State:
+def _visit(
+    frame: Frame, turns: Turns, query: Buffer, state: State, values: _Values, words: Value | None = None
+) -> State:
     """Scores of a tile of keys, and beside their softmax the product of the last weights with their values."""
     kb, count = frame.kb, state.count
     product = _multiply(frame, turns, query, count)
-    acc = _weigh_values(frame, state, count - 1)
+    acc = _weigh_values(frame, state, values)
     turns.give()
     scores = kb.warp_group_dot_wait(product, pending=1)
     _release_key(frame, count)
@@ -130,8 +147,7 @@ def _visit(frame: Frame, turns: Turns, query: Buffer, state: State, words: Value
     after, weights, fade = advance(frame, state.softmax, scores, factor(frame), is_masked=words is not None)
     operand = as_operand(frame, weights)
     if frame.config.hold_softmax:
-        place, phase = frame.place(count - 1)
-        frame.value.ready[place].wait(phase)
+        values.wait(frame)
     total = finish_product(frame, acc, count - 1)
     by_row = kb.convert_layout(fade, slice_of(frame.layouts.output, 1))[:, None]
     return State(*after, total * by_row, operand, count + 1)
@@ -146,12 +162,11 @@ def _multiply(frame: Frame, turns: Turns, query: Buffer, count: Value) -> Produc
     return frame.kb.warp_group_dot(query, keys.transpose(), layout=frame.layouts.scores)
 
 
-def _weigh_values(frame: Frame, state: State, count: Value) -> Product:
+def _weigh_values(frame: Frame, state: State, values: _Values) -> Product:
     """Starts to add the product of the last weights with their values."""
-    place, phase = frame.place(count)
-    frame.value.ready[place].wait(phase)
-    values = frame.value.buffers[place].reshape(TILE, frame.head_dim)
-    return frame.kb.warp_group_dot(state.weights, values, state.acc)
+    values.wait(frame)
+    buffer = frame.value.buffers[frame.place(state.count - 1)[0]].reshape(TILE, frame.head_dim)
+    return frame.kb.warp_group_dot(state.weights, buffer, state.acc)
 
 
 def _release_key(frame: Frame, count: Value) -> None:

@@ -22,9 +22,10 @@ from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers,
 
 POINTER_ALIGNMENT = 16
 RECORD_WORDS = 8
+"""Of a tile in shared memory."""
 PATTERN_WORDS = 4
 TENSOR_MAPS = ("q", "k", "v", "out")
-SECTIONS = ("tiles", "order", "visits", "patterns", "columns")
+SECTIONS = ("order", "visits", "patterns", "columns")
 SIZES = (
     "heads",
     "group",

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+from xdsl.dialects.builtin import i32
+
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame, Ring
-from compilemask.lowering.tiling_to_ttg.attention_tile import Tile, first_visit
+from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile
 from compilemask.lowering.tiling_to_ttg.builder_memory import Descriptor
 
 
-def produce(frame: Frame, tile: Tile, iteration: Value, count: Value) -> Value:
-    """Copies the `iteration`-th tile of this program, whose first visit is the count-th; the count after the last."""
-    kb = frame.kb
+def produce(frame: Frame, tile: Tile, progress: Progress) -> None:
+    """Copies what a tile needs."""
+    kb, count = frame.kb, progress.visits
     batch, head = tile.batch_and_head(frame)
-    _load_query(frame, tile, batch, head, iteration)
+    _load_query(frame, tile, batch, head, progress.tiles)
     key_head = kb.trunc_div(head, kb.arg("group"))
-    key_tile, taken = first_visit(frame, tile)
-    _load_pair(frame, batch, key_head, key_tile, count)
+    _load_pair(frame, batch, key_head, tile.first_key_tile, count)
     pairs = tile.pairs(frame)
     with kb.for_loop(1, tile.n_partial, 1, [count + 1]) as partial:
         _load_pair(frame, batch, key_head, kb.load(pairs + partial.index * 2), partial.carried[0])
         partial.yield_(partial.carried[0] + 1)
     runs = pairs + tile.n_partial * 2
+    taken = kb.cast(tile.n_partial == 0, i32)
     with kb.for_loop(0, tile.n_runs, 1, [partial.results[0], taken]) as each_run:
         start, end = (kb.load(runs + each_run.index * 2 + word) for word in range(2))
         with kb.for_loop(start + each_run.carried[1], end, 1, [each_run.carried[0]]) as full:
             _load_pair(frame, batch, key_head, full.index, full.carried[0])
             full.yield_(full.carried[0] + 1)
         each_run.yield_(full.results[0], kb.constant(0, taken.dtype))
-    return each_run.results[0]
 
 
 def _load_query(frame: Frame, tile: Tile, batch: Value, head: Value, iteration: Value) -> None:

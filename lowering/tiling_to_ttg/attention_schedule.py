@@ -17,31 +17,31 @@ from compilemask.lowering.tiling_to_ttg.attention_consumer import Turns, consume
 from compilemask.lowering.tiling_to_ttg.attention_epilogue import store
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_producer import produce
-from compilemask.lowering.tiling_to_ttg.attention_tile import Tile, read_record, tile_at, write_record
+from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile, read_record, tile_at, write_record
 
-Work = Callable[[Tile, Value, Value], Value]
-"""What warps do with the n-th tile of a program, of which the first visit has a number; the next visit's number."""
+Work = Callable[[Tile, Progress], None]
+"""What warps do with a tile, which may have no room for its visits, after what the program has done before."""
+PROGRESS = len(Progress._fields)
 
 
 def run_producer(frame: Frame) -> None:
     """What the warp that copies does."""
 
-    def work(tile: Tile, iteration: Value, count: Value) -> Value:
-        return produce(frame, tile.without_faults(frame), iteration, count)
-
     if not frame.config.is_persistent:
-        _only_tile(frame, work)
+        _only_tile(frame, lambda tile, progress: produce(frame, tile.without_faults(frame), progress))
         return
     kb = frame.kb
-    zero = kb.constant(0, i32)
-    with kb.while_loop([kb.program_id(0), zero, zero]) as loop:
-        with loop.condition() as (position, iteration, count):
-            loop.continue_if(position < kb.arg("all_heads") * kb.arg("query_tiles"), position, iteration, count)
-        with loop.body() as (position, iteration, count):
+    with kb.while_loop([kb.program_id(0), *_beginning(frame)]) as loop:
+        with loop.condition() as (position, *progress):
+            loop.continue_if(position < kb.arg("all_heads") * kb.arg("query_tiles"), position, *progress)
+        with loop.body() as (position, *progress):
+            progress = Progress(*progress)
             tile = tile_at(frame, position)
-            write_record(frame, tile, iteration)
+            write_record(frame, tile, progress.tiles)
             following = _next_position(frame, position)
-            loop.yield_(following, iteration + 1, work(tile, iteration, count))
+            tile = tile.without_faults(frame)
+            produce(frame, tile, progress)
+            loop.yield_(following, *progress.after(frame, tile))
     write_record(frame, None, loop.results[1])
     if frame.config.schedule is Schedule.ATOMIC:
         _reset_counter(frame)
@@ -49,7 +49,7 @@ def run_producer(frame: Frame) -> None:
 
 def run_cleaner(frame: Frame) -> None:
     """What the warp that cleans values does."""
-    _each_tile(frame, 1, lambda tile, _, count: clean(frame, tile.without_faults(frame), count))
+    _each_tile(frame, 1, lambda tile, progress: clean(frame, tile.without_faults(frame), progress))
 
 
 def run_consumer(frame: Frame, part: int) -> None:
@@ -57,12 +57,10 @@ def run_consumer(frame: Frame, part: int) -> None:
     kb = frame.kb
     turns = Turns(frame, part)
 
-    def work(tile: Tile, iteration: Value, count: Value) -> Value:
+    def work(tile: Tile, progress: Progress) -> None:
         valid = (tile.n_partial >= 0) & (kb.arg("scale") >= 0.0)
         tile = tile.without_faults(frame)
-        result = consume(frame, turns, tile, iteration, count)
-        store(frame, part, tile, valid, result)
-        return result.count
+        store(frame, part, tile, valid, consume(frame, turns, tile, progress))
 
     turns.begin()
     _each_tile(frame, 4, work)
@@ -74,19 +72,23 @@ def _each_tile(frame: Frame, num_warps: int, work: Work) -> None:
     if not frame.config.is_persistent:
         _only_tile(frame, work)
         return
-    kb = frame.kb
-    zero = kb.constant(0, i32)
-    with kb.while_loop([zero, zero]) as loop:
-        with loop.condition() as (iteration, count):
-            exists, tile = read_record(frame, num_warps, iteration)
-            loop.continue_if(exists, iteration, count, *tile)
-        with loop.body() as (iteration, count, *tile):
-            loop.yield_(iteration + 1, work(Tile(*tile), iteration, count))
+    with frame.kb.while_loop(_beginning(frame)) as loop:
+        with loop.condition() as progress:
+            exists, tile = read_record(frame, num_warps, Progress(*progress).tiles)
+            loop.continue_if(exists, *progress, *tile)
+        with loop.body() as values:
+            progress, tile = Progress(*values[:PROGRESS]), Tile(*values[PROGRESS:])
+            work(tile, progress)
+            loop.yield_(*progress.after(frame, tile.without_faults(frame)))
 
 
 def _only_tile(frame: Frame, work: Work) -> None:
+    work(tile_at(frame, frame.kb.program_id(0)), _beginning(frame))
+
+
+def _beginning(frame: Frame) -> Progress:
     zero = frame.kb.constant(0, i32)
-    work(tile_at(frame, frame.kb.program_id(0)), zero, zero)
+    return Progress(zero, zero, zero)
 
 
 def _next_position(frame: Frame, position: Value) -> Value:

@@ -11,9 +11,12 @@ from typing import NamedTuple
 from xdsl.dialects.builtin import i32
 
 from compilemask.dialects.triton.layouts import WARP_SIZE, BlockedLayout
+from compilemask.lowering.descriptor_layout import ORDER_WORDS
 from compilemask.lowering.tiling_to_tt.builder import Value
-from compilemask.lowering.tiling_to_ttg.attention_config import TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import RECORD_WORDS, Frame
+
+NO_TILE = -1
+"""The index in a record that says that the program is done."""
 
 
 class Tile(NamedTuple):
@@ -28,6 +31,10 @@ class Tile(NamedTuple):
     """-1 if the build had no room for the tile's visits."""
     n_runs: Value
     n_full: Value
+    first_key_tile: Value
+    """Of the first visit; one behind the last key tile if there is none."""
+    first_pattern: Value
+    """Of the first visit, if it is a partial tile."""
 
     def without_faults(self, frame: Frame) -> Tile:
         """The same, visiting nothing if it has no room for its visits."""
@@ -44,6 +51,22 @@ class Tile(NamedTuple):
         heads = frame.kb.arg("heads")
         return frame.kb.trunc_div(self.head, heads), frame.kb.trunc_rem(self.head, heads)
 
+    def visits(self, frame: Frame) -> Value:
+        """How many tiles of keys it visits; a tile that sees nothing visits one, which does not exist."""
+        return frame.kb.maximum(self.n_partial + self.n_full, 1)
+
+
+class Progress(NamedTuple):
+    """What a program has done before a tile: tiles, visits, and those of them whose values were cleaned."""
+
+    tiles: Value
+    visits: Value
+    cleaned: Value
+
+    def after(self, frame: Frame, tile: Tile) -> Progress:
+        """The same behind a tile."""
+        return Progress(self.tiles + 1, self.visits + tile.visits(frame), self.cleaned + tile.n_partial)
+
 
 def tile_at(frame: Frame, position: Value) -> Tile:
     """Reads the tile at a position of the launch order, 0 <= position < all_heads * query_tiles."""
@@ -57,19 +80,9 @@ def tile_at(frame: Frame, position: Value) -> Tile:
     batch, of_batch = kb.trunc_div(head, kb.arg("heads")), kb.trunc_rem(head, kb.arg("heads"))
     mask = batch * kb.arg("mask_batch_stride") + of_batch * kb.arg("mask_head_stride")
     first = mask * query_tiles
-    index = kb.load(kb.arg("order") + (first + kb.trunc_div(in_group, heads))).named("tile")
-    record = kb.arg("tiles") + (first + index) * RECORD_WORDS
-    words = [kb.load(record + word) for word in range(4)]
-    return Tile(index, head, *words)
-
-
-def first_visit(frame: Frame, tile: Tile) -> tuple[Value, Value]:
-    """The first key tile, one behind the last if none is visited, and the tiles of the first run that it takes."""
-    kb = frame.kb
-    visits_any = tile.n_partial + tile.n_runs > 0
-    none = kb.ceil_div(kb.arg("keys"), TILE)
-    key_tile = kb.where(visits_any, kb.load(tile.pairs(frame), visits_any, 0), none)
-    return key_tile.named("key_tile"), kb.cast(tile.n_partial == 0, tile.n_runs.dtype)
+    record = kb.arg("order") + (first + kb.trunc_div(in_group, heads)) * ORDER_WORDS
+    index, *words = (kb.load(record + word) for word in range(len(Tile._fields) - 1))
+    return Tile(index.named("tile"), head, *words)
 
 
 def write_record(frame: Frame, tile: Tile | None, iteration: Value) -> None:
@@ -79,8 +92,8 @@ def write_record(frame: Frame, tile: Tile | None, iteration: Value) -> None:
     assert frame.record_full is not None
     assert frame.record_empty is not None
     index = kb.arange(0, RECORD_WORDS, _record_layout(1))
-    words = kb.full((RECORD_WORDS,), int(tile is not None), i32, _record_layout(1))
-    for position, word in enumerate(tile or (), start=1):
+    words = kb.full((RECORD_WORDS,), NO_TILE, i32, _record_layout(1))
+    for position, word in enumerate(tile or ()):
         words = kb.where(index == position, word, words)
     frame.record_empty.wait((iteration % 2) ^ 1)
     frame.record.store(words)
@@ -97,8 +110,8 @@ def read_record(frame: Frame, num_warps: int, iteration: Value) -> tuple[Value, 
     words = frame.record.load(layout)
     frame.record_empty.arrive()
     index = kb.arange(0, RECORD_WORDS, layout)
-    exists, *tile = (kb.reduce(kb.where(index == i, words, 0), 0, "sum") for i in range(1 + len(Tile._fields)))
-    return exists != 0, Tile(*tile)
+    tile = Tile(*(kb.reduce(kb.where(index == i, words, 0), 0, "sum") for i in range(len(Tile._fields))))
+    return tile.index != NO_TILE, tile
 
 
 def _record_layout(num_warps: int) -> BlockedLayout:

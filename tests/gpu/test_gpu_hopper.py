@@ -26,9 +26,9 @@ SIZES += [(777, 777), (333, 1111), (1111, 333), (1, 1000), (129, 4095)]
 HEADS = [(8, 8), (9, 3), (12, 2)]
 VARIANTS = {
     "grid": {},
-    "named barriers": {"named_barriers": True},
+    "turns by mbarriers": {"named_barriers": False},
     "static": {"schedule": Schedule.STATIC},
-    "static, named barriers": {"schedule": Schedule.STATIC, "named_barriers": True},
+    "static, turns by mbarriers": {"schedule": Schedule.STATIC, "named_barriers": False},
     "atomic": {"schedule": Schedule.ATOMIC},
 }
 LAUNCHES = 500
@@ -178,7 +178,7 @@ def test_captured_with_lengths_changed_in_place(chosen: str) -> None:
 def test_a_tile_that_found_no_room_is_nan(dim: int) -> None:
     descriptor = compile(compilemask.causal()).descriptor(300, 300, "cuda")
     descriptor = Descriptor(descriptor.buffer.clone(), descriptor.layout)
-    descriptor.tiles[0, 0, 1, 1] = -1
+    descriptor.order[0, 0, 1, 2] = -1
     q, k, v = random_inputs(1, 1, 1, 300, 300, dim, torch.float16, "cuda")
     out, lse = hopper(q, k, v, descriptor, variant("grid", dim, torch.float16))
     assert out[0, 0, 128:256].isnan().all()
