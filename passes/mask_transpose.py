@@ -83,8 +83,8 @@ _EXCHANGED: dict[type[Operation], Callable[[Any], Operation]] = {
     mask.LinesOp: _lines,
 }
 _SYMMETRIC = (
-    *(mask.ReadOp, mask.SearchOp, mask.AllOp, mask.NoneOp, mask.SegmentsOp, mask.SameOp, mask.GridOp, mask.DiskOp, mask.BoxOp),
-    *(mask.UnionOp, mask.IntersectOp, mask.SubtractOp, mask.ComplementOp, mask.YieldOp, mask.ReturnOp),
+    *(mask.ReadOp, mask.AllOp, mask.NoneOp, mask.SegmentsOp, mask.SameOp, mask.GridOp, mask.DiskOp, mask.BoxOp),
+    *(mask.UnionOp, mask.IntersectOp, mask.SubtractOp, mask.ComplementOp, mask.YieldOp, mask.ReturnOp, mask.SearchOp),
 )
 
 
