@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from compilemask import score
     from compilemask.errors import (
         CompileMaskError,
         DescriptorError,
         DeviceError,
+        DialectError,
         DTypeError,
         GradientError,
         IRError,
         LoweringError,
         MaskError,
         MissingDependencyError,
+        PipelineError,
         ScaleError,
+        ScoreError,
         ShapeError,
         TargetError,
     )
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
         causal,
         clear,
         cols,
+        concatenate,
         disk2d,
         document,
         from_mask_mod,
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
         where,
         window,
     )
+    from compilemask.observe import debug
     from compilemask.runtime import Compiled, Descriptor, attention, compile
 
 __all__ = [
@@ -57,6 +63,7 @@ __all__ = [
     "Descriptor",
     "DescriptorError",
     "DeviceError",
+    "DialectError",
     "GradientError",
     "IRError",
     "LoweringError",
@@ -64,7 +71,9 @@ __all__ = [
     "MaskError",
     "MissingDependencyError",
     "Parameter",
+    "PipelineError",
     "ScaleError",
+    "ScoreError",
     "ShapeError",
     "TargetError",
     "attention",
@@ -74,6 +83,8 @@ __all__ = [
     "clear",
     "cols",
     "compile",
+    "concatenate",
+    "debug",
     "disk2d",
     "document",
     "flex_attention",
@@ -85,6 +96,7 @@ __all__ = [
     "padding",
     "parse",
     "rows",
+    "score",
     "shared_prompt",
     "where",
     "window",
@@ -98,8 +110,12 @@ _RUNTIME = ("Compiled", "Descriptor", "attention", "compile")
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'compilemask' has no attribute {name!r}")
+    if name == "score":
+        return import_module("compilemask.score")
     if name in _FLEX:
         home = "flex"
+    elif name == "debug":
+        home = "observe"
     else:
         home = "errors" if name.endswith("Error") else "runtime" if name in _RUNTIME else "language"
     value = getattr(import_module(f"compilemask.{home}"), name)

@@ -12,12 +12,15 @@ __all__ = [
     "DTypeError",
     "DescriptorError",
     "DeviceError",
+    "DialectError",
     "GradientError",
     "IRError",
     "LoweringError",
     "MaskError",
     "MissingDependencyError",
+    "PipelineError",
     "ScaleError",
+    "ScoreError",
     "ShapeError",
     "TargetError",
 ]
@@ -43,6 +46,10 @@ class ScaleError(CompileMaskError, ValueError):
     """The scale of the scores is not finite."""
 
 
+class ScoreError(CompileMaskError, ValueError):
+    """A score modification has impossible parameters, does not fit the tensors that it is used with, or is none."""
+
+
 class GradientError(CompileMaskError, NotImplementedError):
     """A gradient was asked for, and attention has none."""
 
@@ -63,6 +70,14 @@ class TargetError(CompileMaskError, ValueError):
     """A compilation target or level is unknown or not supported by the installed Triton."""
 
 
+class PipelineError(CompileMaskError, ValueError):
+    """A pipeline is malformed, names an unknown pass, or gives a pass an option that it does not take."""
+
+
+class DialectError(CompileMaskError, ValueError):
+    """A dialect of another package cannot be loaded, or has a name that is taken."""
+
+
 class MissingDependencyError(CompileMaskError, ImportError):
     """An optional package is needed for this call and is not installed."""
 
@@ -70,12 +85,34 @@ class MissingDependencyError(CompileMaskError, ImportError):
 class IRError(CompileMaskError, ValueError):
     """IR text is malformed or mistyped.
 
-    `file`, `line` and `column` (both from 1) say where, as far as the fault has a place in the text.
+    `file`, `line` and `column` (both from 1) say where, as far as the fault has a place in the text; `excerpt` is the
+    line with a caret below the column.
     """
 
     def __init__(
-        self, message: str, *, file: str | None = None, line: int | None = None, column: int | None = None
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        text: str | None = None,
     ) -> None:
         self.file, self.line, self.column = file, line, column
+        self.excerpt = _excerpt(text, line, column)
         where = ":".join(str(part) for part in (file or "<text>", line, column) if part is not None)
         super().__init__(f"{where}: {message}")
+
+
+_LONGEST_EXCERPT = 160
+
+
+def _excerpt(text: str | None, line: int | None, column: int | None) -> str:
+    """The line of a text, and a caret below its column; nothing without a place."""
+    lines = text.split("\n") if text is not None else []
+    if line is None or column is None or not 1 <= line <= len(lines):
+        return ""
+    start = max(0, column - 1 - _LONGEST_EXCERPT // 2)
+    shown = lines[line - 1][start : start + _LONGEST_EXCERPT]
+    indent = "".join("\t" if c == "\t" else " " for c in shown[: column - 1 - start]).ljust(column - 1 - start)
+    return f"    {shown}\n    {indent}^"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
@@ -15,6 +17,7 @@ from compilemask.errors import LoweringError, TargetError
 from compilemask.lowering.descriptor_layout import Room
 from compilemask.lowering.interval_to_tiling import IntervalToTilingPass, moving_bounds, normal_form
 from compilemask.lowering.mask_to_interval import MaskToIntervalPass
+from compilemask.passes.instrument import Observer, observing, run_passes
 from compilemask.passes.interval_normalize import IntervalNormalizePass
 
 LEVELS = ("mask", "interval", "tiling")
@@ -42,19 +45,31 @@ def lower(module: ModuleOp, to: str, context: Context | None = None) -> ModuleOp
 
     Raises LoweringError, naming the pass, if a result does not verify or a mask is nested too deeply.
     """
-    context = context or make_context()
-    lowered = module.clone()
-    for item in passes_to(to):
-        try:
-            item.apply(context, lowered)
-            lowered.verify()
-        except VerifyException as error:
-            if "out of range" in str(error):
-                raise LoweringError(f"{item.name}: a number of the mask leaves 32 bits: {error}") from None
-            raise LoweringError(f"{item.name} made invalid IR: {error}") from error
-        except RecursionError:
-            raise LoweringError(f"{item.name}: the mask is nested more deeply than Python's stack reaches") from None
+    return apply(module, passes_to(to), context)
+
+
+def apply(module: ModuleOp, passes: Sequence[ModulePass], context: Context | None = None) -> ModuleOp:
+    """A copy of the module to which the passes were applied; raises LoweringError as `lower` does."""
+    lowered, follower = module.clone(), _Follower()
+    try:
+        with observing(follower):
+            run_passes(lowered, passes, context or make_context())
+    except VerifyException as error:
+        if "out of range" in str(error):
+            raise LoweringError(f"{follower.name}: a number of the mask leaves 32 bits: {error}") from None
+        raise LoweringError(f"{follower.name} made invalid IR: {error}") from error
+    except RecursionError:
+        raise LoweringError(f"{follower.name}: the mask is nested more deeply than Python's stack reaches") from None
     return lowered
+
+
+class _Follower(Observer):
+    """Knows which pass runs."""
+
+    name = ""
+
+    def before(self, step: int, item: ModulePass, module: ModuleOp) -> None:
+        self.name = item.name
 
 
 def tiling_of(module: ModuleOp) -> tiling.FuncOp:

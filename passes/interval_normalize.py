@@ -214,13 +214,13 @@ def erase_dead_operations(block: Block) -> None:
 
 @dataclass(frozen=True)
 class IntervalNormalizePass(ModulePass):
-    """Bring every interval function to sorted, disjoint intervals; at most `max_ranges` of them are closed-form."""
+    """Bring every interval function to sorted, disjoint intervals; at most `max_arity` of them are closed-form."""
 
     name = "interval-normalize"
 
-    max_ranges: int = 8
+    max_arity: int = 8
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for func in list(op.walk()):
             if isinstance(func, interval.FuncOp):
-                normalize(func, self.max_ranges)
+                normalize(func, self.max_arity)

@@ -64,6 +64,8 @@ def test_errors_name_file_line_and_column(tmp_path: Path, capsys: pytest.Capture
     path = tmp_path / "wrong.mlir"
     path.write_text("mask.func @m() -> !mask.region {\n  %m = mask.bond\n  mask.return %m\n}\n")
     assert fails(["lower", str(path)], capsys).startswith(f"{path}:2:")
+    cli.main(["lower", str(path)])
+    assert capsys.readouterr().err.splitlines()[1:] == ["      %m = mask.bond", "      ^"]
     path.write_bytes(b"\xff\xfe\x00")
     assert fails(["lower", str(path)], capsys).startswith(f"{path}")
 

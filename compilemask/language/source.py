@@ -27,6 +27,7 @@ class Source:
 
     module: ModuleOp
     file: str | None
+    text: str = ""
     places: dict[Operation, Span] = field(default_factory=dict)
     names: dict[SSAValue, str] = field(default_factory=dict)
     """The names of values in the text, without `%`."""
@@ -36,9 +37,8 @@ class Source:
         while op is not None and op not in self.places:
             op = op.parent_op()
         place = self.places[op].get_location() if op is not None else None
-        raise IRError(
-            message, file=self.file, line=place.line if place else None, column=place.col if place else None
-        ) from None
+        line, column = (place.line, place.col) if place else (None, None)
+        raise IRError(message, file=self.file, line=line, column=column, text=self.text) from None
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -76,13 +76,15 @@ def parse_source(text: str, file: str | None = None) -> Source:
         message = error.msg.strip()
         if message.startswith("in "):  # what xDSL says where a list or a block goes on with something else
             message = f"unexpected text {message}"
-        raise IRError(message, file=file, line=place.line, column=place.col) from None
+        raise IRError(message, file=file, line=place.line, column=place.col, text=text) from None
     except Exception as error:  # verifiers of attributes, and whatever odd text makes the parser stumble over
         if parser is None:
             raise IRError(str(error), file=file) from None
         place = (parser.innermost or parser.here()).get_location()
-        raise IRError(str(error) or type(error).__name__, file=file, line=place.line, column=place.col) from None
-    source = Source(module, file, parser.places, parser.names)
+        raise IRError(
+            str(error) or type(error).__name__, file=file, line=place.line, column=place.col, text=text
+        ) from None
+    source = Source(module, file, text, parser.places, parser.names)
     _verify(source)
     return source
 

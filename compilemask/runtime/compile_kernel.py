@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from compilemask.errors import DeviceError, MissingDependencyError, TargetError
+from compilemask.passes.instrument import current_observers
 from compilemask.runtime.target import Target, parse_target
 
 if TYPE_CHECKING:
@@ -44,6 +45,14 @@ _lock = threading.Lock()
 def compiled_kernels() -> int:
     """How many kernels this process has compiled, or loaded from Triton's cache on disk."""
     return len(_kernels)
+
+
+def ir_of(kernel: CompiledKernel) -> str:
+    """The text that a kernel which `kernel_for` gave was compiled from. Raises TargetError for any other kernel."""
+    for key, known in _kernels.items():
+        if known is kernel:
+            return key.text
+    raise TargetError("this kernel was not compiled here: its IR is not known")
 
 
 def kernel_for(text: str, device: torch.device, options: Options = DEFAULT) -> CompiledKernel:
@@ -97,11 +106,14 @@ def _compile(text: str, target: Target, options: Options) -> CompiledKernel:
         path = Path(folder) / f"{_entry_name(text)}.ttir"
         path.write_text(text)
         try:
-            return triton.compile(str(path), target=target.for_triton(), options=options._asdict())
+            kernel = triton.compile(str(path), target=target.for_triton(), options=options._asdict())
         except Exception as error:
             raise TargetError(
                 f"Triton {triton.__version__} cannot compile this module for {target}: {error}"
             ) from error
+    for observer in current_observers():
+        observer.compiled(path.stem, str(target), {"mlir": text, **kernel.asm})
+    return kernel
 
 
 def _entry_name(text: str) -> str:

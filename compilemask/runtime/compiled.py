@@ -209,16 +209,19 @@ _constant_descriptors: OrderedDict[tuple[object, ...], Descriptor] = OrderedDict
 _lock = Lock()
 
 
-def compile(mask: Mask | Compiled) -> Compiled:
+def compile(mask: Mask | Compiled, *, pipeline: str | None = None) -> Compiled:
     """Compile a mask; a compiled one is returned as it is. Work is done on first use, once per structure of masks.
 
-    Raises MaskError if `mask` is no mask or its parameters disagree.
+    `pipeline` names the passes that lead from the mask to the tiling level, in place of the usual ones (`compilemask
+    lower NAME --print-pipeline` prints those).
+
+    Raises MaskError if `mask` is no mask or its parameters disagree, PipelineError if the pipeline cannot be read.
     """
     if isinstance(mask, Compiled):
         return mask
     if not hasattr(mask, "key") or not hasattr(mask, "module"):
         raise MaskError(f"compile takes a mask, got a {type(mask).__name__}")
-    return Compiled(program_for(mask.key, mask.module), parameters_of(mask), mask.limits)
+    return Compiled(program_for(mask.key, mask.module, pipeline), parameters_of(mask), mask.limits)
 
 
 def parameters_of(mask: Mask) -> tuple[Parameter, ...]:

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from compilemask.passes.instrument import observers_of_launches
+from compilemask.runtime.compile_kernel import ir_of
+
 if TYPE_CHECKING:
     from triton.compiler import CompiledKernel
 
@@ -23,3 +26,5 @@ def launch(kernel: CompiledKernel, grid: tuple[int, int, int], device: torch.dev
     with torch.cuda.device(device):
         stream = torch.cuda.current_stream(device).cuda_stream
         kernel[grid](*arguments, stream=stream)
+    for observer in observers_of_launches():
+        observer.launched(kernel.metadata.name, ir_of(kernel), grid)

@@ -19,6 +19,7 @@ from compilemask.errors import MaskError, ShapeError
 from compilemask.lowering import pipeline
 from compilemask.lowering.descriptor_layout import Layout, Room
 from compilemask.lowering.interval_to_tiling import moving_bounds, normal_form
+from compilemask.lowering.registry import parse_pipeline
 from compilemask.passes.mask_transpose import transposed
 from compilemask.runtime import build_cpu
 from compilemask.runtime.compile_kernel import Options, kernel_for
@@ -38,9 +39,11 @@ PATTERN_PROGRAMS = 2048
 class Program:
     """A mask's IR and kernels. Holds no parameter values: masks that differ in values alone share it."""
 
-    def __init__(self, key: str, module: ModuleOp) -> None:
+    def __init__(self, key: str, module: ModuleOp, passes: str | None = None) -> None:
         self.key = key
         self.mask_module = module
+        self.passes = passes
+        """The pipeline that leads to the tiling level; None for that of every mask."""
 
     @property
     def name(self) -> str:
@@ -62,12 +65,19 @@ class Program:
     @cached_property
     def interval_module(self) -> ModuleOp:
         """Level 2, in normal form."""
-        return pipeline.lower(self.mask_module, to="interval")
+        if self.passes is None:
+            return pipeline.lower(self.mask_module, to="interval")
+        module = self.tiling_module.clone()
+        for op in [op for op in module.ops if isinstance(op, tiling.FuncOp)]:
+            Rewriter.erase_op(op)
+        return module
 
     @cached_property
     def tiling_module(self) -> ModuleOp:
         """Levels 2 and 3."""
-        return pipeline.lower(self.mask_module, to="tiling")
+        if self.passes is None:
+            return pipeline.lower(self.mask_module, to="tiling")
+        return pipeline.apply(self.mask_module, parse_pipeline(self.passes))
 
     @cached_property
     def room(self) -> Room:
@@ -208,17 +218,29 @@ def _moved(func: interval.FuncOp, first_row: int, queries: int) -> interval.Func
 # ---- programs by structure ----
 
 MAX_PROGRAMS = 256
-_programs: OrderedDict[str, Program] = OrderedDict()
+_programs: OrderedDict[tuple[str, str | None], Program] = OrderedDict()
 _lock = Lock()
 
 
-def program_for(key: str, module: Callable[[], ModuleOp]) -> Program:
-    """The program of a mask with this structural key; made once, from the module with its mask.func."""
+def program_for(key: str, module: Callable[[], ModuleOp], passes: str | None = None) -> Program:
+    """The program of a mask with this structural key; made once for each pipeline, from the module with its mask.func.
+
+    Raises PipelineError if the pipeline names no known passes.
+    """
+    if passes is not None:
+        parse_pipeline(passes)
+    known = (key, passes)
     with _lock:
-        program = _programs.get(key)
+        program = _programs.get(known)
         if program is None:
-            program = _programs[key] = Program(key, module())
+            program = _programs[known] = Program(key, module(), passes)
             if len(_programs) > MAX_PROGRAMS:
                 _programs.popitem(last=False)
-        _programs.move_to_end(key)
+        _programs.move_to_end(known)
         return program
+
+
+def forget_programs() -> None:
+    """Drop all programs: masks that are compiled from now on are compiled anew."""
+    with _lock:
+        _programs.clear()

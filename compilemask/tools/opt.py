@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import pkgutil
+import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from importlib import import_module
-from types import ModuleType
+from collections.abc import Sequence
+from pathlib import Path
 from typing import IO
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.passes import ModulePass
-from xdsl.transforms.canonicalize import CanonicalizePass
-from xdsl.transforms.common_subexpression_elimination import CommonSubexpressionElimination
-from xdsl.transforms.dead_code_elimination import DeadCodeElimination
-from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
+from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.xdsl_opt_main import xDSLOptMain
 
-from compilemask import lowering, passes
-from compilemask.dialects.registry import DIALECTS
-from compilemask.errors import CompileMaskError
+from compilemask.dialects.registry import all_dialects
+from compilemask.errors import CompileMaskError, IRError
 from compilemask.language.source import parse_source
-
-GENERAL: tuple[type[ModulePass], ...] = (CanonicalizePass, CommonSubexpressionElimination, DeadCodeElimination)
-"""Passes of xDSL that serve every level."""
-
-
-def all_passes() -> dict[str, type[ModulePass]]:
-    """Every pass and lowering by its name."""
-    found = {kind.name: kind for kind in GENERAL}
-    for package in (passes, lowering):
-        for module in _modules(package):
-            for kind in vars(module).values():
-                if isinstance(kind, type) and issubclass(kind, ModulePass) and kind.__module__ == module.__name__:
-                    found[kind.name] = kind
-    return found
-
-
-def _modules(package: ModuleType) -> Iterator[ModuleType]:
-    for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        yield import_module(info.name)
+from compilemask.lowering.registry import known_passes, parse_pipeline
+from compilemask.passes.instrument import run_passes
+from compilemask.tools.lower import add_debug, watched
+from compilemask.tools.reproducer import pipeline_of, reproducer
 
 
 class Driver(xDSLOptMain):
@@ -51,7 +30,7 @@ class Driver(xDSLOptMain):
         super().__init__("Runs passes on the IR of CompileMask", args)
 
     def register_all_dialects(self) -> None:
-        for dialect in DIALECTS:
+        for dialect in all_dialects():
             self.ctx.register_dialect(dialect.name, lambda dialect=dialect: dialect)
 
     def parse_chunk(self, chunk: IO[bytes], file_extension: str, start_offset: int = 0) -> ModuleOp | None:
@@ -62,18 +41,44 @@ class Driver(xDSLOptMain):
             return super().parse_chunk(chunk, file_extension, start_offset)
         # Pieces of a split file keep the line numbers of the whole.
         text = "\n" * start_offset + chunk.read().decode()
+        if options.run_reproducer:
+            self.passes = parse_pipeline(pipeline_of(text, self.get_input_name()))
         return parse_source(text, self.get_input_name()).module
 
     def register_all_passes(self) -> None:
-        for name, kind in all_passes().items():
-            self.register_pass(name, lambda kind=kind: kind)
+        self.available_passes.update(known_passes())
+
+    def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
+        super().register_all_arguments(arg_parser)
+        arg_parser.add_argument(
+            "--run-reproducer", action="store_true", help="run the passes that the input names in its first line"
+        )
+        add_debug(arg_parser)
+
+    def setup_pipeline(self) -> None:
+        """The passes; those of a reproducer are known once it is read."""
+        self.passes = parse_pipeline(self.args.passes)
+
+    def apply_passes(self, prog: ModuleOp) -> None:
+        options = self.args
+        options.timing |= options.time_passes
+        options.print_ir_after_all |= options.print_between_passes
+        if not options.disable_verify:
+            prog.verify()
+        if options.reproducer:
+            Path(options.reproducer).write_text(reproducer(prog, self.passes))
+        with watched(options):
+            run_passes(prog, self.passes, self.ctx, verify=not options.disable_verify)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """The command: faults in the input go to stderr in a few lines."""
     try:
-        Driver().run()
-    except (ParseError, ArgSpecParseError, DiagnosticException, CompileMaskError, OSError, ValueError) as error:
+        Driver(arguments).run()
+    except IRError as error:
+        print("\n".join(filter(None, (f"compilemask-opt: {error}", error.excerpt))), file=sys.stderr)
+        sys.exit(1)
+    except (ParseError, DiagnosticException, CompileMaskError, OSError, ValueError) as error:
         print(f"compilemask-opt: {error}", file=sys.stderr)
         sys.exit(1)
 

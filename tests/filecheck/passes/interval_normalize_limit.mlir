@@ -1,4 +1,4 @@
-// RUN: compilemask-opt %s -p interval-normalize{max-ranges=1} | filecheck %s
+// RUN: compilemask-opt %s -p interval-normalize{max-arity=1} | filecheck %s
 
 // Above the limit of closed-form ranges, a set is known from both sides and by its membership test: one range lies inside.
 interval.func @two(%q: i32, %queries: i32, %keys: i32, %a: i32, %b: i32) -> !interval.set<2> {

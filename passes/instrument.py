@@ -1,0 +1,109 @@
+"""Runs passes one after the other, and lets observers see the IR between them.
+
+with observing(Timing(sys.stderr)):
+    lower(module, to="tiling")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from time import perf_counter
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.utils.arg_spec import ArgSpec
+
+DUMP = "COMPILEMASK_DUMP"
+"""The environment variable that names a folder into which every step of every compilation is written."""
+
+
+class Observer:
+    """Is told what happens to a module and to the kernels made of it; it must not change them. Does nothing itself."""
+
+    def begin(self, module: ModuleOp, passes: Sequence[ModulePass]) -> None:
+        """`passes` are about to run on the module."""
+
+    def before(self, step: int, item: ModulePass, module: ModuleOp) -> None:
+        """The `step`-th pass, from 1, is about to run."""
+
+    def after(self, step: int, item: ModulePass, module: ModuleOp, seconds: float) -> None:
+        """The `step`-th pass has run, and the module verifies."""
+
+    def end(self, module: ModuleOp) -> None:
+        """All passes have run."""
+
+    def compiled(self, name: str, target: str, forms: Mapping[str, str | bytes]) -> None:
+        """A kernel was compiled for a target; `forms` are its text at each level, from the one it was given in."""
+
+    def launched(self, name: str, text: str, grid: tuple[int, int, int]) -> None:
+        """A kernel was launched that was compiled from `text`."""
+
+
+_observers: ContextVar[tuple[Observer, ...]] = ContextVar("observers", default=())
+
+
+def described(item: ModulePass) -> str:
+    """A pass and those of its options that are not the default, as a pipeline names it."""
+    spec = item.spec()
+    return str(ArgSpec(spec.name, {name.replace("_", "-"): value for name, value in spec.parameters.items()}))
+
+
+@contextmanager
+def observing(*observers: Observer) -> Iterator[None]:
+    """Within it, observers see what this thread compiles and launches."""
+    token = _observers.set((*_observers.get(), *observers))
+    try:
+        yield
+    finally:
+        _observers.reset(token)
+
+
+def observers_of_launches() -> tuple[Observer, ...]:
+    """The observers that are told of launches: those of `observing`, which cost nothing where there are none."""
+    return _observers.get()
+
+
+def current_observers() -> tuple[Observer, ...]:
+    """All observers: those of `observing`, and the one that the environment asks for."""
+    if folder := os.environ.get(DUMP):
+        from compilemask.passes.observers import Dump
+
+        return (*_observers.get(), Dump(folder))
+    return _observers.get()
+
+
+def run_passes(module: ModuleOp, passes: Sequence[ModulePass], context: Context, verify: bool = True) -> None:
+    """Run passes on the module, in place, and verify it after each.
+
+    Raises whatever a pass or a verifier raises.
+    """
+    observers = current_observers()
+    for observer in observers:
+        observer.begin(module, passes)
+    for step, item in enumerate(passes, start=1):
+        for observer in observers:
+            observer.before(step, item, module)
+        start = perf_counter()
+        item.apply(context, module)
+        seconds = perf_counter() - start
+        if verify:
+            module.verify()
+        for observer in observers:
+            observer.after(step, item, module, seconds)
+    for observer in observers:
+        observer.end(module)
+
+
+__all__ = [
+    "DUMP",
+    "Observer",
+    "current_observers",
+    "described",
+    "observers_of_launches",
+    "observing",
+    "run_passes",
+]

@@ -1,0 +1,93 @@
+"""`compilemask.debug`: what the compiler does is seen from Python, although results are cached otherwise."""
+
+from __future__ import annotations
+
+import io
+import threading
+from pathlib import Path
+
+import pytest
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import VerifyException
+
+import compilemask as cm
+from compilemask.dialects.mask import FuncOp
+from compilemask.dialects.registry import make_context
+from compilemask.passes.instrument import current_observers, observing, run_passes
+from compilemask.passes.observers import ReadBack
+from compilemask.runtime.compile_kernel import compile_for, compile_in_child
+
+
+def test_debug_sees_what_was_compiled_before() -> None:
+    expected = cm.compile(cm.causal()).ir("tiling")
+    stream = io.StringIO()
+    with cm.debug(print_ir_after="interval-normalize", timing=True, stream=stream):
+        assert cm.compile(cm.causal()).ir("tiling") == expected
+    assert stream.getvalue().startswith("// ----- IR after interval-normalize -----\n")
+    assert "IR after cse" not in stream.getvalue()
+    assert "total" in stream.getvalue()
+    assert not current_observers()
+
+
+def test_unknown_passes_are_refused() -> None:
+    with pytest.raises(cm.PipelineError, match="no pass 'normalise'"), cm.debug(print_ir_after=["cse", "normalise"]):
+        pass
+
+
+def test_dump_of_a_kernel_holds_all_levels(tmp_path: Path) -> None:
+    with cm.debug(dump=tmp_path):
+        text = cm.compile(cm.causal()).program.kernels["count"]
+        compile_for(text, "cuda:90")
+    levels = {path.suffix for path in (tmp_path / "kernels").iterdir()}
+    assert {".mlir", ".ttir", ".ttgir", ".llir", ".ptx", ".cubin"} <= levels
+    (given,) = (tmp_path / "kernels").glob("causal_count-cuda90-*.mlir")
+    assert given.read_text() == text
+
+
+def test_children_dump_into_the_folder_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPILEMASK_DUMP", str(tmp_path))
+    compile_in_child(cm.compile(cm.causal()).program.kernels["fill"], "cuda:80")
+    assert list((tmp_path / "kernels").glob("causal_fill-cuda80-*.ptx"))
+
+
+def test_other_threads_are_not_observed() -> None:
+    seen: list[int] = []
+    with observing(ReadBack(make_context())):
+        thread = threading.Thread(target=lambda: seen.append(len(current_observers())))
+        thread.start()
+        thread.join()
+        assert len(current_observers()) == 1
+    assert seen == [0]
+
+
+class RenamePass(ModulePass):
+    """Gives functions a name that does not read back."""
+
+    name = "rename"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for func in op.ops:
+            if isinstance(func, FuncOp):
+                func.attributes["sym_name"] = StringAttr("twice")
+
+
+def test_ir_that_does_not_read_back_is_found() -> None:
+    module = cm.causal().module()
+    with observing(ReadBack(make_context())), pytest.raises(VerifyException, match="after rename"):
+        run_passes(module, [RenamePass()], make_context())
+
+
+def test_a_mask_compiles_with_a_pipeline_of_ones_own() -> None:
+    usual = cm.compile(cm.hstu(300, 20))
+    text = "mask-to-interval,interval-normalize{max-arity=1},interval-to-tiling"
+    other = cm.compile(cm.hstu(300, 20), pipeline=text)
+    assert other.program is not usual.program
+    assert other.program is cm.compile(cm.hstu(7, 3), pipeline=text).program
+    assert "interval.between" in other.ir("interval")
+    assert "tiling.func" not in other.ir("interval")
+    assert "interval.between" not in usual.ir("interval")
+    assert other.descriptor(400).check().tiles_of(0, 0)[0].partial
+    with pytest.raises(cm.PipelineError, match="no pass 'normalise'"):
+        cm.compile(cm.causal(), pipeline="normalise")
