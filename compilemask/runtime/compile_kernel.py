@@ -87,8 +87,12 @@ def compile_for(text: str, target: str, options: Options = DEFAULT) -> dict[str,
     Triton ends the process on some invalid IR: text that a user wrote must go through `compile_in_child`.
     Raises TargetError if the target is unknown or Triton cannot compile the module for it.
     """
-    parsed = parse_target(target)
-    return dict(_compile(text, parsed, options).asm)
+    return dict(compile_kernel(text, target, options).asm)
+
+
+def compile_kernel(text: str, target: str, options: Options = DEFAULT) -> CompiledKernel:
+    """As `compile_for`: Triton's kernel, with its `metadata`."""
+    return _compile(text, parse_target(target), options)
 
 
 def compile_in_child(text: str, target: str, options: Options = DEFAULT) -> dict[str, Any]:

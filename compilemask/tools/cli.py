@@ -3,6 +3,7 @@
     compilemask list
     compilemask lower hstu --to interval
     compilemask lower my_mask.mlir --to ttir --target cuda:90 --param window=512 -o my_mask.ttir
+    compilemask inspect hstu --target cuda:90
     compilemask draw shared_prompt --seq 4096 -o mask.png
     compilemask prove clear
     compilemask doctor
@@ -21,6 +22,7 @@ from importlib import metadata
 from compilemask.errors import CompileMaskError, IRError
 from compilemask.tools.arguments import add_mask, length, mask_of, module_of
 from compilemask.tools.examples import EXAMPLES
+from compilemask.tools.inspect import add_inspect
 from compilemask.tools.lower import add_lower
 
 TRACEBACK = "COMPILEMASK_TRACEBACK"
@@ -65,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="command", required=True)
 
     add_lower(commands.add_parser("lower", help="print a mask at some level of the compiler"))
+
+    add_inspect(commands.add_parser("inspect", help="registers, spills, shared memory, PTX and SASS of kernels"))
 
     draw = commands.add_parser("draw", help="draw a mask and its tiles")
     add_mask(draw)
