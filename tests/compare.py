@@ -47,6 +47,38 @@ def dense_attention(
     return out, lse
 
 
+def dense_gradients(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    visible: torch.Tensor,
+    grad_out: torch.Tensor,
+    grad_lse: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The oracle of gradients in float64, one head at a time: those of q, k and v for gradients of out and lse."""
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    group = q.shape[1] // max(k.shape[1], 1)
+    of_q, of_k, of_v = (torch.zeros_like(x, dtype=torch.float64) for x in (q, k, v))
+    visible = visible.to(q.device)
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            seen = visible[min(b, visible.shape[0] - 1), min(h, visible.shape[1] - 1)]
+            query, key, value = q[b, h].double(), k[b, h // group].double(), v[b, h // group].double()
+            scores = (scale * (query @ key.T)).masked_fill(~seen, -torch.inf)
+            weights = torch.where(seen, scores.softmax(dim=-1), 0)
+            grad = grad_out[b, h].double()
+            slopes = grad @ value.T
+            slopes = slopes - (weights * slopes).sum(dim=-1, keepdim=True)
+            if grad_lse is not None:
+                slopes = slopes + grad_lse[b, h].double()[:, None]
+            slopes = scale * weights * slopes
+            of_q[b, h] = slopes @ key
+            of_k[b, h // group] += slopes.T @ query
+            of_v[b, h // group] += weights.T @ grad
+    return of_q, of_k, of_v
+
+
 def random_inputs(
     batch: int,
     heads: int,

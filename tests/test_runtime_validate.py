@@ -71,7 +71,7 @@ CASES: dict[str, tuple[Change, type[CompileMaskError], str]] = {
     "scale is a tensor": (with_(scale=lambda _: torch.ones(1)), DTypeError, "scale is a Tensor"),
     "other queries": (with_(q=lambda q: q[:, :, :99]), DescriptorError, "100 queries and 120 keys"),
     "other keys": (both(lambda x: x[:, :, :99]), DescriptorError, "q and k have 100 and 99"),
-    "gradient": (with_(q=lambda q: q.requires_grad_()), GradientError, "gradient"),
+    "no transpose": (with_(q=lambda q: q.requires_grad_()), GradientError, "without its transpose"),
     "no mask": (with_(mask=lambda _: "causal"), MaskError, "str"),
 }
 

@@ -136,9 +136,10 @@ class Compiled:
         check_lengths(queries, keys)
         check_limits(self.limits, {p.name: p.of_all_masks for p in self.parameters}, queries, keys)
         where = indexed(torch.device(device))
-        if not self._is_constant(where):
-            return self.program.build(self.parameters, queries, keys, where)
-        return self._cached_descriptor(queries, keys, where)
+        with torch.inference_mode(False):  # what is kept may serve a gradient later
+            if not self._is_constant(where):
+                return self.program.build(self.parameters, queries, keys, where)
+            return self._cached_descriptor(queries, keys, where)
 
     def _is_constant(self, device: torch.device) -> bool:
         """Whether a descriptor depends on host integers alone and may be kept."""

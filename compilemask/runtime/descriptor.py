@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -62,8 +64,11 @@ class Descriptor:
     buffer: torch.Tensor
     layout: Layout
     transposed: Descriptor | None = None
+    numbers: torch.Tensor = field(init=False, repr=False)
+    """The layout as operators take it: int64 [8] on the CPU."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "numbers", _numbers_of(self.layout))
         _check_tensor(self.buffer)
         if self.transposed is not None:
             self._check_transposed(self.transposed)
@@ -74,6 +79,24 @@ class Descriptor:
             )
         if not self.buffer.is_contiguous():
             raise DescriptorError("a descriptor must be contiguous")
+
+    # ---- as operators take it ----
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """Buffer and numbers; then those of the transpose, if there is one.
+
+        Numbers in a tensor are data to torch.compile: it compiles nothing for other ones.
+        """
+        own = [self.buffer, self.numbers]
+        return own if self.transposed is None else own + self.transposed.tensors
+
+    @classmethod
+    def of_tensors(cls, tensors: Sequence[torch.Tensor]) -> Descriptor:
+        """The descriptor with these `tensors`."""
+        buffer, numbers, *others = tensors
+        transposed = cls.of_tensors(others) if others else None
+        return cls(buffer, _layout_of_numbers(tuple(numbers.tolist())), transposed)
 
     def _check_transposed(self, other: Descriptor) -> None:
         layout, expected = other.layout, self.layout
@@ -223,6 +246,20 @@ class Descriptor:
             f"Descriptor({layout.batch}x{layout.heads} masks, {layout.queries}x{layout.keys} positions, "
             f"{'shared' if layout.shared else 'stored'} patterns, {layout.words * 4 / 1024:.1f} KiB on {self.device})"
         )
+
+
+@lru_cache(maxsize=1024)
+def _numbers_of(layout: Layout) -> torch.Tensor:
+    sizes = [layout.batch, layout.heads, layout.queries, layout.keys, layout.rows]
+    numbers = [*sizes, layout.pair_capacity, layout.pattern_capacity, int(layout.shared)]
+    with torch.inference_mode(False):
+        return torch.tensor(numbers, dtype=torch.int64, device="cpu")
+
+
+@lru_cache(maxsize=1024)
+def _layout_of_numbers(numbers: tuple[int, ...]) -> Layout:
+    *sizes, shared = numbers
+    return Layout(*sizes, shared=bool(shared))
 
 
 def _check_tensor(buffer: object) -> None:

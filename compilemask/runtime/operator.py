@@ -1,7 +1,7 @@
 """Attention: the function that people call, and the PyTorch operator `compilemask::attention` behind it.
 
-The operator is traceable by torch.compile and has a CPU and a CUDA implementation. It takes a descriptor as its int32
-tensor and the numbers of its layout.
+The operator is traceable by torch.compile and has a CPU and a CUDA implementation. It takes a descriptor as its
+`tensors`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal, cast, overload
 
 import torch
 
-from compilemask.lowering.descriptor_layout import Layout
+from compilemask.runtime import gradient
 from compilemask.runtime.attention_cpu import attention_cpu
+from compilemask.runtime.autocast import autocast
 from compilemask.runtime.compiled import Compiled, compile
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.hopper import attention_gpu
@@ -20,9 +21,10 @@ from compilemask.runtime.validate import (
     Problem,
     check_descriptor,
     check_mask_shape,
-    check_no_gradient,
     check_scale,
     check_tensors,
+    check_transposed,
+    needs_gradient,
 )
 
 if TYPE_CHECKING:
@@ -30,36 +32,27 @@ if TYPE_CHECKING:
 
 _library = torch.library.Library("compilemask", "DEF")
 _library.define(
-    "attention(Tensor q, Tensor k, Tensor v, Tensor descriptor, SymInt[] layout, float scale) -> (Tensor, Tensor)",
+    "attention(Tensor q, Tensor k, Tensor v, Tensor[] descriptor, float scale) -> (Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
 
 
-def layout_numbers(layout: Layout) -> list[int]:
-    """A layout as the operator takes it."""
-    shape = [layout.batch, layout.heads, layout.queries, layout.keys, layout.rows]
-    return [*shape, layout.pair_capacity, layout.pattern_capacity, int(layout.shared)]
-
-
-def _layout(numbers: Sequence[int]) -> Layout:
-    *sizes, shared = numbers
-    return Layout(*sizes, shared=bool(shared))
-
-
 def _attention_cpu(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: torch.Tensor, layout: Sequence[int], scale: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: Sequence[torch.Tensor], scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return attention_cpu(q, k, v, Descriptor(descriptor, _layout(layout)), scale)
+    # What is computed in float32 here stays so.
+    with torch.autocast("cpu", enabled=False):
+        return attention_cpu(q, k, v, _descriptor(descriptor, q, k), scale)
 
 
 def _attention_cuda(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: torch.Tensor, layout: Sequence[int], scale: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: Sequence[torch.Tensor], scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return attention_gpu(q, k, v, Descriptor(descriptor, _layout(layout)), scale)
+    return attention_gpu(q, k, v, _descriptor(descriptor, q, k), scale)
 
 
 def _attention_fake(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: torch.Tensor, layout: Sequence[int], scale: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: Sequence[torch.Tensor], scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     lse_type = torch.float64 if q.dtype == torch.float64 else torch.float32
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=lse_type)
@@ -68,13 +61,24 @@ def _attention_fake(
 _library.impl("attention", _attention_cpu, "CPU")
 _library.impl("attention", _attention_cuda, "CUDA")
 torch.library.register_fake("compilemask::attention", _attention_fake, lib=_library)
+torch.library.register_autograd(
+    "compilemask::attention", gradient.backward, setup_context=gradient.setup_context, lib=_library
+)
 
 
-def _descriptor_for(mask: Mask | Compiled, problem: Problem, device: torch.device) -> Descriptor:
+def _descriptor(tensors: Sequence[torch.Tensor], q: torch.Tensor, k: torch.Tensor) -> Descriptor:
+    """The descriptor with these tensors, once it is known to fit."""
+    descriptor = Descriptor.of_tensors(tensors)
+    problem = Problem(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3])
+    check_descriptor(descriptor.layout, descriptor.device, problem, q.device)
+    return descriptor
+
+
+def _descriptor_for(mask: Mask | Compiled, problem: Problem, device: torch.device, with_gradient: bool) -> Descriptor:
     """The mask's descriptor, once the mask is known to fit."""
     compiled = compile(mask)
     check_mask_shape(compiled.batch_shape, problem.batch, problem.query_heads)
-    return compiled.descriptor(problem.queries, problem.keys, device)
+    return compiled.descriptor(problem.queries, problem.keys, device, gradient=with_gradient)
 
 
 _untraced = cast("Callable[..., Descriptor]", torch.compiler.disable(_descriptor_for))
@@ -112,7 +116,9 @@ def attention(
     scale: float | None = None,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """softmax(scale * q k^T) v over the visible keys of each query.
+    """softmax(scale * q k^T) v over the visible keys of each query; differentiable in q, k and v.
+
+    Under autocast, q, k and v are cast to its dtype.
 
     Args:
         q: [B, Hq, Sq, D], float16, bfloat16 or float32 (float64 on the CPU).
@@ -133,14 +139,16 @@ def attention(
         DescriptorError: the descriptor was built for other lengths.
         MaskError: the mask is for other batches or heads, or does not fit the lengths.
         ScaleError: the scale is not finite.
-        GradientError: a gradient would be needed; there are none yet.
+        GradientError: a gradient would be needed, and the descriptor was built without its transpose, or scores are
+            modified.
     """
+    q, k, v = autocast(q, k, v)
     problem = check_tensors(q, k, v)
     scale = check_scale(scale, problem.head_dim)
-    check_no_gradient(q, k, v)
-    if isinstance(mask, Descriptor):
-        check_descriptor(mask.layout, mask.device, problem, q.device)
-    else:
-        mask = _untraced(mask, problem, q.device)
-    out, lse = torch.ops.compilemask.attention(q, k, v, mask.buffer, layout_numbers(mask.layout), scale)
+    with_gradient = needs_gradient(q, k, v)
+    if not isinstance(mask, Descriptor):
+        mask = _untraced(mask, problem, q.device, with_gradient)
+    elif with_gradient:
+        check_transposed(mask)
+    out, lse = torch.ops.compilemask.attention(q, k, v, mask.tensors, scale)
     return (out, lse) if return_lse else out

@@ -17,6 +17,7 @@ from compilemask.errors import (
     ShapeError,
 )
 from compilemask.lowering.descriptor_layout import Layout
+from compilemask.runtime.descriptor import Descriptor
 
 MAX_HEAD_DIM = 256
 """Largest D of the device's kernel."""
@@ -135,9 +136,15 @@ def check_descriptor(layout: Layout, device: torch.device, problem: Problem, whe
     check_mask_shape((layout.batch, layout.heads), problem.batch, problem.query_heads)
 
 
-def check_no_gradient(*tensors: torch.Tensor) -> None:
-    """Raise GradientError if a gradient would be expected."""
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+def needs_gradient(*tensors: torch.Tensor) -> bool:
+    """Whether a gradient will be expected."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def check_transposed(descriptor: Descriptor) -> None:
+    """Raise GradientError unless a descriptor has its transpose."""
+    if descriptor.transposed is None:
         raise GradientError(
-            "q, k or v requires a gradient, and attention has none yet; call it under torch.no_grad() or detach them"
+            "q, k or v requires a gradient, and the descriptor was built without its transpose; "
+            "build it with compile(mask).descriptor(..., gradient=True), or call attention under torch.no_grad()"
         )
