@@ -58,7 +58,7 @@ class Program:
     @cached_property
     def transposed(self) -> Program:
         """The program of the transposed mask, whose rows are keys."""
-        return Program(f"transposed {self.key}", transposed(self.mask_module))
+        return Program(f"transposed {self.key}", transposed(self.mask_module), self.passes)
 
     # ---- levels ----
 
