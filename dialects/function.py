@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
-from xdsl.dialects.builtin import FunctionType, MemRefType, StringAttr, SymbolNameConstraint, i32
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    FunctionType,
+    IntegerAttr,
+    MemRefType,
+    StringAttr,
+    SymbolNameConstraint,
+    i32,
+)
 from xdsl.dialects.utils import parse_func_op_like, print_func_op_like
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.irdl import IRDLOperation, prop_def, region_def, traits_def
@@ -105,4 +113,13 @@ def verify_table(name: str, table: SSAValue) -> None:
         raise VerifyException(f"{name} takes a memref<?xi32>, got {table.type}")
 
 
-__all__ = ["FunctionLike", "MisplacedOperationError", "is_parameter_type", "verify_table"]
+def ascending_tables(op: Operation) -> list[int]:
+    """The numbers in the attribute `ascending`, by which an operation says that tables ascend: numbers of arguments of
+    the function that it stands in, or is.
+    """
+    listed = op.attributes.get("ascending")
+    items = listed.data if isinstance(listed, ArrayAttr) else ()
+    return [item.value.data for item in items if isinstance(item, IntegerAttr)]
+
+
+__all__ = ["FunctionLike", "MisplacedOperationError", "ascending_tables", "is_parameter_type", "verify_table"]

@@ -29,6 +29,7 @@ from xdsl.irdl import (
     IRDLOperation,
     irdl_attr_definition,
     irdl_op_definition,
+    lazy_traits_def,
     operand_def,
     opt_operand_def,
     opt_prop_def,
@@ -40,6 +41,7 @@ from xdsl.traits import Commutative, HasParent, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from compilemask.dialects.function import FunctionLike, MisplacedOperationError, verify_table
+from compilemask.dialects.mask_interface import RegionInterface
 
 
 @irdl_attr_definition
@@ -83,9 +85,14 @@ class FuncOp(FunctionLike):
             raise VerifyException(f"mask.func @{self.sym_name.data} must stand in a module, not in {parent.name}")
         if not isinstance(self.body.block.last_op, ReturnOp):
             raise VerifyException(f"mask.func @{self.sym_name.data} must end in mask.return")
-        for op in self.body.block.ops:
-            if op.dialect_name() != MASK.name and not _computes_scalars(op):
-                raise MisplacedOperationError(op, "a mask.func holds mask operations and arith on scalars")
+        _verify_region_body(self)
+
+
+def _verify_region_body(op: FuncOp | PlaceOp) -> None:
+    for inner in op.body.block.ops:
+        custom = isinstance(op, FuncOp) and isinstance(inner, RegionInterface)
+        if inner.dialect_name() != MASK.name and not custom and not _computes_scalars(inner):
+            raise MisplacedOperationError(inner, f"a {op.name} holds mask operations and arith on scalars")
 
 
 @irdl_op_definition
@@ -95,7 +102,7 @@ class ReturnOp(IRDLOperation):
     name = "mask.return"
     value = operand_def(RegionType)
     assembly_format = "$value attr-dict"
-    traits = traits_def(IsTerminator(), HasParent(FuncOp))
+    traits = lazy_traits_def(lambda: (IsTerminator(), HasParent(FuncOp, PlaceOp)))
 
     def __init__(self, value: SSAValue) -> None:
         super().__init__(operands=[value])
@@ -510,6 +517,36 @@ class ComplementOp(Leaf, HasFolderInterface):
         return None
 
 
+@irdl_op_definition
+class PlaceOp(Leaf):
+    """{ (q, kv) : begin <= q < end of the rows, begin <= kv < end of the columns, and the body's region holds the pair
+    counted from both begins }.
+
+    The body is a mask of its own, of as many queries and keys as there are rows and columns: its positions,
+    `mask.queries` and `mask.keys` are those of the part. So masks are moved, cut off and put behind one another.
+    """
+
+    name = "mask.place"
+    row_begin = operand_def(i32)
+    row_end = operand_def(i32)
+    begin = operand_def(i32)
+    end = operand_def(i32)
+    body = region_def("single_block")
+    assembly_format = "`rows` $row_begin `to` $row_end `cols` $begin `to` $end $body attr-dict"
+
+    def __init__(
+        self, rows: tuple[SSAValue, SSAValue], cols: tuple[SSAValue, SSAValue], body: Region | None = None
+    ) -> None:
+        super().__init__(operands=[*rows, *cols], regions=[body or Region(Block())], result_types=[RegionType()])
+
+    def verify_(self) -> None:
+        if self.body.block.args:
+            raise VerifyException("the body of mask.place takes no arguments")
+        if not isinstance(self.body.block.last_op, ReturnOp):
+            raise VerifyException("the body of mask.place must end in mask.return")
+        _verify_region_body(self)
+
+
 MASK = Dialect(
     "mask",
     [
@@ -537,6 +574,7 @@ MASK = Dialect(
         IntersectOp,
         SubtractOp,
         ComplementOp,
+        PlaceOp,
     ],
     [RegionType, SegmentsType, GridType],
 )

@@ -19,13 +19,15 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from compilemask.dialects import arith, interval, mask
+from compilemask.dialects.function import ascending_tables
+from compilemask.dialects.mask_interface import RegionInterface
 from compilemask.errors import LoweringError
-from compilemask.lowering.predicate_to_interval import Sets, lower_predicate
+from compilemask.lowering.predicate_to_interval import Frame, Sets, lower_predicate
 from compilemask.passes.bound_emission import constant_name
 
 ASCENDING = "ascending"
-"""The attribute that lists ascending tables by number: of a `mask.where` among the parameters of its function, of an
-interval function among its arguments.
+"""The attribute that lists ascending tables by number: of a `mask.where` or a `mask.place` among the parameters of its
+function, of an interval function among its arguments.
 """
 LEADING_ARGUMENTS = ("q", "queries", "keys")
 """Arguments that an interval function has before the mask's parameters."""
@@ -40,8 +42,25 @@ class Grid:
     width: SSAValue
 
 
+@dataclass(frozen=True)
+class Part:
+    """The part of the plane that a `mask.place` gives its body. What is lowered there is right inside of it, and the
+    place cuts off the rest.
+    """
+
+    queries: SSAValue
+    keys: SSAValue
+    """The numbers of queries and keys that the body sees."""
+    first_row: SSAValue | None = None
+    first_key: SSAValue | None = None
+    """Where the part begins in the plane, unless that is at 0."""
+
+
 class FunctionLowering:
-    """Lowers one `mask.func`; `values` maps its values to sets, integers, grids or offset tables."""
+    """Lowers one `mask.func`; `values` maps its values to sets, integers, grids or offset tables.
+
+    `q` is the row as the mask that is being lowered counts it; sets hold keys of the whole plane, up to `keys`.
+    """
 
     def __init__(self, func: mask.FuncOp) -> None:
         self.func = func
@@ -49,6 +68,7 @@ class FunctionLowering:
         self.block = Block(arg_types=[*[i32] * len(LEADING_ARGUMENTS), *inputs])
         self.builder = Builder(InsertPoint.at_end(self.block))
         self.q, self.queries, self.keys = self.block.args[:3]
+        self.part = Part(self.queries, self.keys)
         self.values: dict[SSAValue, Any] = {}
         for name, argument in zip(LEADING_ARGUMENTS, self.block.args[:3], strict=True):
             argument.name_hint = name
@@ -78,15 +98,19 @@ class FunctionLowering:
     def _lower(self, op: Operation) -> None:
         rule = _RULES.get(type(op))
         if rule is not None:
-            value = rule(self, op)
-            self.values[op.results[0]] = value
-            if isinstance(value, SSAValue) and value.name_hint is None:
-                value.name_hint = op.results[0].name_hint
+            self._define(op, rule(self, op))
+        elif isinstance(op, RegionInterface):
+            self._define(op, op.intervals(self, [self.values[operand] for operand in op.operands]))
         elif op.name.startswith("arith."):
             clone = self.builder.insert(op.clone(value_mapper={o: self.values[o] for o in op.operands}))
             self.values.update(zip(op.results, clone.results, strict=True))
         else:
             raise LoweringError(f"mask-to-interval: no rule for {op.name} in @{self.func.sym_name.data}")
+
+    def _define(self, op: Operation, value: Any) -> None:
+        self.values[op.results[0]] = value
+        if isinstance(value, SSAValue) and value.name_hint is None:
+            value.name_hint = op.results[0].name_hint
 
     # ---- small emissions ----
 
@@ -121,6 +145,10 @@ class FunctionLowering:
         above = self.insert(arith.CmpiOp(value, lo, "sge"))
         return self.insert(xdsl_arith.AndIOp(above, self.insert(arith.CmpiOp(value, hi, "slt"))))
 
+    def key(self, position: SSAValue) -> SSAValue:
+        """The key of the plane at a position of the part."""
+        return position if self.part.first_key is None else self.add(self.part.first_key, position)
+
     # ---- leaves ----
 
     def everything(self, op: mask.AllOp) -> SSAValue:
@@ -135,9 +163,9 @@ class FunctionLowering:
         """[q + lower, q + upper + 1)."""
         lo, hi = self.constant(0), self.keys
         if op.lower is not None:
-            lo = self.add(self.q, self.values[op.lower])
+            lo = self.key(self.add(self.q, self.values[op.lower]))
         if op.upper is not None:
-            hi = self.add(self.add(self.q, self.values[op.upper]), self.constant(1))
+            hi = self.key(self.add(self.add(self.q, self.values[op.upper]), self.constant(1)))
         return self.insert(interval.RangeOp(lo, hi))
 
     def rows(self, op: mask.RowsOp) -> SSAValue:
@@ -148,13 +176,16 @@ class FunctionLowering:
 
     def cols(self, op: mask.ColsOp) -> SSAValue:
         """The same keys on all rows."""
-        return self.insert(interval.RangeOp(self.values[op.begin], self.values[op.end]))
+        return self.insert(interval.RangeOp(self.key(self.values[op.begin]), self.key(self.values[op.end])))
 
     def same(self, op: mask.SameOp) -> SSAValue:
         """The segment that holds q."""
-        found = self.builder.insert(interval.SegmentOfOp(self.values[op.segments], self.q))
+        row = self.q
+        if self.part.first_row is not None:  # rows before the part: no position of a segment is negative
+            row = self.insert(xdsl_arith.MaxSIOp(row, self.constant(0)))
+        found = self.builder.insert(interval.SegmentOfOp(self.values[op.segments], row))
         found.begin.name_hint, found.end.name_hint = "begin", "end"
-        return self.insert(interval.RangeOp(found.begin, found.end))
+        return self.insert(interval.RangeOp(self.key(found.begin), self.key(found.end)))
 
     # ---- windows on a grid ----
 
@@ -204,10 +235,11 @@ class FunctionLowering:
         block = Block(arg_types=[i32])
         line = block.args[0]
         line.name_hint = "line"
+        origin = self.key(grid.origin)
         body = Builder(InsertPoint.at_end(block))
         dy = body.insert(xdsl_arith.SubiOp(line, y)).result
         start = body.insert(xdsl_arith.MuliOp(line, grid.width)).result
-        start = body.insert(xdsl_arith.AddiOp(grid.origin, start)).result
+        start = body.insert(xdsl_arith.AddiOp(origin, start)).result
         centre = body.insert(xdsl_arith.AddiOp(start, x)).result
         reach_x = half(body, dy)
         lo = body.insert(xdsl_arith.SubiOp(centre, reach_x)).result
@@ -216,28 +248,24 @@ class FunctionLowering:
         arity = interval.UNBOUNDED
         if (known := _constant_of(reach)) is not None:
             arity = max(2 * known + 1, 0)
-        family = self.insert(interval.FamilyOp(first, last, grid.origin, grid.width, Region(block), arity))
+        family = self.insert(interval.FamilyOp(first, last, origin, grid.width, Region(block), arity))
         end = self.add(grid.origin, self.mul(grid.height, grid.width))
         return self.insert(interval.WhenOp(self.within(grid.origin, self.q, end), family))
 
     def where(self, op: mask.WhereOp) -> SSAValue:
         """The predicate solved for the key; a `between` where that is not possible."""
-        ascending = self._ascending(op)
-        self.ascending |= ascending
+        ascending = ascending_tables(op)
+        self.ascending.update(ascending)
         sets = lower_predicate(
             op,
             self.builder,
             self.values,
-            (self.q, self.queries, self.keys),
+            Frame(self.q, self.part.queries, self.part.keys, self.part.first_key),
+            self.block.args[0],
+            self.keys,
             frozenset(self.block.args[len(LEADING_ARGUMENTS) + i] for i in ascending),
         )
         return sets.inner if sets.inner is sets.outer else self._between(op, sets)
-
-    def _ascending(self, op: mask.WhereOp) -> set[int]:
-        """The parameters that the operation says to be ascending tables."""
-        listed = op.attributes.get(ASCENDING)
-        items = listed.data if isinstance(listed, ArrayAttr) else ()
-        return {item.value.data for item in items if isinstance(item, IntegerAttr)}
 
     def _between(self, op: mask.WhereOp, sets: Sets) -> SSAValue:
         """Decided by the predicate between an inner and an outer set."""
@@ -247,6 +275,9 @@ class FunctionLowering:
         for old, new in zip(op.body.block.args, between.body.block.args, strict=True):
             new.name_hint = old.name_hint
             mapping[old] = new
+        for old, first in zip(op.body.block.args, (self.part.first_row, self.part.first_key), strict=True):
+            if first is not None:
+                mapping[old] = body.insert(xdsl_arith.SubiOp(mapping[old], first)).result
         for inner in op.body.block.ops:
             if isinstance(inner, mask.YieldOp):
                 body.insert(interval.YieldOp(mapping[inner.visible]))
@@ -262,9 +293,9 @@ class FunctionLowering:
             case mask.SearchOp():
                 mapping[op.result] = body.insert(self._search(mapping[op.table], mapping[op.value])).result
             case mask.QueriesOp():
-                mapping[op.result] = self.queries
+                mapping[op.result] = self.part.queries
             case mask.KeysOp():
-                mapping[op.result] = self.keys
+                mapping[op.result] = self.part.keys
             case _ if op.name.startswith("arith."):
                 clone = body.insert(op.clone(value_mapper={operand: mapping[operand] for operand in op.operands}))
                 mapping.update(zip(op.results, clone.results, strict=True))
@@ -284,17 +315,20 @@ class FunctionLowering:
         row, line = op.body.block.args
         block.args[0].name_hint = line.name_hint
         mapping: dict[SSAValue, Any] = {**self.values, row: self.q, line: block.args[0]}
+        first_key = self.part.first_key
         by_line = op.depends_on_line()
         for inner in op.body.block.ops:
             if not isinstance(inner, mask.MemberOp):
                 self._copy(inner, self.builder if by_line.isdisjoint(inner.operands) else body, mapping)
         lo, hi, first, last = (mapping[operand] for operand in op.member.operands)
+        if first_key is not None:
+            lo, hi = (body.insert(xdsl_arith.AddiOp(first_key, bound)).result for bound in (lo, hi))
         body.insert(interval.MemberOp(lo, hi))
         arity = interval.UNBOUNDED
         if op.at_most is not None:
             arity = op.at_most.value.data
             last = self.insert(xdsl_arith.MinSIOp(last, self.add(first, self.constant(arity))))
-        base, pitch = self.values[op.base], self.values[op.pitch]
+        base, pitch = self.key(self.values[op.base]), self.values[op.pitch]
         return self.insert(interval.FamilyOp(first, last, base, pitch, Region(block), arity))
 
     # ---- algebra ----
@@ -316,10 +350,31 @@ class FunctionLowering:
         """Of the set."""
         return self.insert(interval.ComplementOp(self.values[op.region]))
 
+    # ---- parts of the plane ----
+
+    def place(self, op: mask.PlaceOp) -> SSAValue:
+        """What the body says, on the rows of the part and inside its columns."""
+        row_begin, row_end, begin, end = (self.values[operand] for operand in op.operands)
+        self.ascending.update(ascending_tables(op))
+        inside = self.within(row_begin, self.q, row_end)
+        columns = self.insert(interval.RangeOp(self.key(begin), self.key(end)))
+        around = self.q, self.part
+        first_row = row_begin if self.part.first_row is None else self.add(self.part.first_row, row_begin)
+        self.part = Part(self.sub(row_end, row_begin), self.sub(end, begin), first_row, self.key(begin))
+        self.q = self.sub(self.q, row_begin)
+        for inner in op.body.block.ops:
+            if not isinstance(inner, mask.ReturnOp):
+                self._lower(inner)
+        self.q, self.part = around
+        returned = op.body.block.last_op
+        assert isinstance(returned, mask.ReturnOp)
+        cut = self.insert(interval.IntersectOp(self.values[returned.value], columns))
+        return self.insert(interval.WhenOp(inside, cut))
+
 
 _RULES: dict[type[Operation], Callable[[FunctionLowering, Any], Any]] = {
-    mask.QueriesOp: lambda self, op: self.queries,
-    mask.KeysOp: lambda self, op: self.keys,
+    mask.QueriesOp: lambda self, op: self.part.queries,
+    mask.KeysOp: lambda self, op: self.part.keys,
     mask.ReadOp: lambda self, op: self.insert(interval.ReadOp(self.values[op.table], self.values[op.index])),
     mask.SearchOp: lambda self, op: self.insert(self._search(self.values[op.table], self.values[op.value])),
     mask.AllOp: FunctionLowering.everything,
@@ -338,6 +393,7 @@ _RULES: dict[type[Operation], Callable[[FunctionLowering, Any], Any]] = {
     mask.IntersectOp: FunctionLowering.intersect,
     mask.SubtractOp: FunctionLowering.subtract,
     mask.ComplementOp: FunctionLowering.complement,
+    mask.PlaceOp: FunctionLowering.place,
 }
 
 

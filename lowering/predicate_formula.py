@@ -88,6 +88,8 @@ class PredicateReader:
     sizes: tuple[SSAValue, SSAValue]
     """The numbers of queries and of keys."""
     key: SSAValue
+    position: Expr
+    """What the predicate takes for the key's position."""
     _free: dict[SSAValue, bool] = field(default_factory=dict)
     _clones: dict[object, SSAValue] = field(default_factory=dict)
     _integers: dict[SSAValue, Expr] = field(default_factory=dict)
@@ -157,7 +159,7 @@ class PredicateReader:
 
     def _read_integer(self, value: SSAValue) -> Expr:
         if value is self.key:
-            return self.terms.kv
+            return self.position
         if self.is_free(value):
             return lift(self.terms.bounds, self.clone(value))
         op = value.owner

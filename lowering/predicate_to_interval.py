@@ -48,6 +48,7 @@ from compilemask.passes.bounds import (
     Value,
     conjunction,
     constant,
+    lift,
     of_atom,
 )
 
@@ -62,6 +63,15 @@ class Sets(NamedTuple):
 
     inner: SSAValue
     outer: SSAValue
+
+
+class Frame(NamedTuple):
+    """What a predicate takes for positions: its row, the numbers of queries and keys, and the key that is its key 0."""
+
+    q: SSAValue
+    queries: SSAValue
+    keys: SSAValue
+    first_key: SSAValue | None = None
 
 
 @dataclass
@@ -270,25 +280,29 @@ def lower_predicate(
     op: mask.WhereOp,
     builder: Builder,
     values: Mapping[SSAValue, Any],
-    arguments: tuple[SSAValue, SSAValue, SSAValue],
+    frame: Frame,
+    row: SSAValue,
+    keys: SSAValue,
     ascending: frozenset[SSAValue],
 ) -> Sets:
     """The sets of a `mask.where`, emitted at `builder`.
 
-    `values` maps the mask function's values to the interval function's, `arguments` are that function's (q, queries,
-    keys), and `ascending` those of its tables whose entries ascend.
+    `values` maps the mask function's values to the interval function's, `frame` says what positions the predicate
+    sees, `row` and `keys` are the interval function's row and number of keys, and `ascending` those of its tables whose
+    entries ascend.
     """
     query, key = op.body.block.args
     bounds = Bounds()
-    q, queries, keys, kv = (of_atom(Value(value)) for value in (*arguments, key))
-    for small, large in ((constant(0), q), (q, queries - 1), (constant(0), kv), (kv, keys - 1)):
-        bounds.assume_le(small, large)
     terms = Terms(builder, bounds, key)
-    known = {old: new for old, new in values.items() if isinstance(new, SSAValue)} | {query: arguments[0]}
-    reader = PredicateReader(terms, known, arguments[1:], key)
+    kv = terms.kv if frame.first_key is None else terms.kv - lift(bounds, frame.first_key)
+    q, queries, count = (lift(bounds, value) for value in (frame.q, frame.queries, frame.keys))
+    for small, large in ((constant(0), q), (q, queries - 1), (constant(0), kv), (kv, count - 1)):
+        bounds.assume_le(small, large)
+    known = {old: new for old, new in values.items() if isinstance(new, SSAValue)} | {query: frame.q}
+    reader = PredicateReader(terms, known, (frame.queries, frame.keys), key, kv)
     end = op.body.block.last_op
     assert isinstance(end, mask.YieldOp)
-    lowering = PredicateLowering(terms, arguments[0], arguments[2], ascending)
+    lowering = PredicateLowering(terms, row, keys, ascending)
     formula = lowering.substituted(reader.formula(end.visible))
     return lowering.sets(lowering.solve(formula))
 
@@ -317,4 +331,4 @@ def _negative(bound: Expr | None) -> Expr | None:
     return None if bound is None else bound * -1
 
 
-__all__ = ["PredicateLowering", "Sets", "lower_predicate"]
+__all__ = ["Frame", "PredicateLowering", "Sets", "lower_predicate"]

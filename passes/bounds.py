@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeAlias
 
 from xdsl.dialects import arith as xdsl_arith
@@ -17,6 +18,7 @@ from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import Operation, SSAValue
 
 from compilemask.dialects import interval
+from compilemask.dialects.function import ascending_tables
 
 PROOF_DEPTH = 7
 """How many substitutions deep a proof may go; bounds of real masks need two or three."""
@@ -280,6 +282,8 @@ class Bounds:
             return then
         if isinstance(condition, NonNegative) and self.non_negative(condition.expr * -1 - 1):
             return other
+        if isinstance(chosen := then.atom, Select) and chosen.condition == condition:
+            return self.select(condition, chosen.then, other)
         return of_atom(Select(condition, then, other))
 
     def always(self, condition: Condition) -> bool:
@@ -319,6 +323,7 @@ def function_bounds(func: interval.FuncOp) -> Bounds:
     bounds.assume_le(constant(0), q)
     bounds.assume_le(q, queries - 1)
     bounds.assume_le(constant(0), keys)
+    _assume_ascending(bounds, func)
     for op in func.body.walk():
         if isinstance(op, interval.SegmentOfOp):
             position = lift(bounds, op.position)
@@ -332,6 +337,19 @@ def function_bounds(func: interval.FuncOp) -> Bounds:
         elif isinstance(op, interval.IsqrtOp):
             bounds.assume_le(constant(-1), of_atom(Value(op.result)))
     return bounds
+
+
+def _assume_ascending(bounds: Bounds, func: interval.FuncOp) -> None:
+    """Entries of ascending tables, read at constant places, ascend."""
+    for number in ascending_tables(func):
+        reads: dict[int, Expr] = {}
+        for use in func.body.block.args[number].uses:
+            if isinstance(read := use.operation, interval.ReadOp):
+                index = lift(bounds, read.index)
+                if index.is_constant:
+                    reads[index.constant] = of_atom(Value(read.result))
+        for (_, before), (_, behind) in pairwise(sorted(reads.items(), key=lambda item: item[0])):
+            bounds.assume_le(before, behind)
 
 
 def _assume_search(bounds: Bounds, op: interval.SearchOp) -> None:

@@ -21,7 +21,16 @@ from xdsl.traits import is_side_effect_free
 from compilemask.dialects import interval
 from compilemask.errors import LoweringError
 from compilemask.passes.bound_emission import BoundEmitter
-from compilemask.passes.bounds import Bounds, Value, function_bounds, lift, lift_condition, of_atom
+from compilemask.passes.bounds import (
+    Bounds,
+    Condition,
+    Value,
+    conjunction,
+    function_bounds,
+    lift,
+    lift_condition,
+    of_atom,
+)
 from compilemask.passes.interval_membership import MembershipEmitter
 from compilemask.passes.interval_sets import Family, Range, RowSet, SetAlgebra, TooComplex
 
@@ -46,6 +55,7 @@ class Normalizer:
     bounds: Bounds
     algebra: SetAlgebra
     _known: dict[SSAValue, Enclosure] = field(default_factory=dict)
+    _conditions: dict[SSAValue, Condition | None] = field(default_factory=dict)
 
     def enclosure(self, value: SSAValue) -> Enclosure:
         """The enclosure of a set; worked out once, however many sets are made of it."""
@@ -113,7 +123,7 @@ class Normalizer:
         return Enclosure(inner or RowSet(), outer or self.algebra.everything)
 
     def _union(self, op: interval.UnionOp) -> Enclosure:
-        found = self._monotone(self.algebra.union, op.lhs, op.rhs)
+        found = self._alternation(op) or self._monotone(self.algebra.union, op.lhs, op.rhs)
         if found.inner.ranges or found.inner.families:
             return found
         # Each operand lies inside the union; the one with more parts is likely the larger one.
@@ -121,6 +131,33 @@ class Normalizer:
             (self.enclosure(part).inner for part in (op.lhs, op.rhs)), key=lambda s: len(s.ranges) + len(s.families)
         )
         return found if found.exact else Enclosure(inner, found.outer)
+
+    def _alternation(self, op: interval.UnionOp) -> Enclosure | None:
+        """The union of two sets that no row sees both of: no more ranges than the larger one has."""
+        conditions = [self._rows(operand) for operand in op.operands]
+        if conditions[0] is None or conditions[1] is None or not self.algebra.exclude(*conditions):
+            return None
+        condition = conditions[0]
+        return self._monotone(lambda a, b: self.algebra.alternate(condition, a, b), op.lhs, op.rhs)
+
+    def _rows(self, value: SSAValue) -> Condition | None:
+        """A condition without which a row sees nothing of a set."""
+        if value not in self._conditions:
+            self._conditions[value] = self._rows_of(value.owner)
+        return self._conditions[value]
+
+    def _rows_of(self, op: object) -> Condition | None:
+        match op:
+            case interval.WhenOp():
+                return lift_condition(self.bounds, op.condition)
+            case interval.IntersectOp():
+                known = [rows for operand in op.operands if (rows := self._rows(operand)) is not None]
+                return conjunction(*known) if known else None
+            case interval.UnionOp():
+                lhs, rhs = (self._rows(operand) for operand in op.operands)
+                return None if lhs is None or rhs is None else self.algebra.either(lhs, rhs)
+            case _:
+                return None
 
     def _or_else(self, fallback: RowSet | None, operation: Callable[..., RowSet], *operands: RowSet) -> RowSet | None:
         try:

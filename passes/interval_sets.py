@@ -16,6 +16,7 @@ from xdsl.ir import SSAValue
 
 from compilemask.dialects.interval import UNBOUNDED
 from compilemask.passes.bounds import (
+    All,
     Bounds,
     Condition,
     Expr,
@@ -95,6 +96,25 @@ class SetAlgebra:
             tuple(Range(r.lo, select(condition, r.hi, r.lo)) for r in value.ranges),
             tuple(replace(f, last=select(condition, f.last, f.first)) for f in value.families),
         )
+
+    def alternate(self, condition: Condition, a: RowSet, b: RowSet) -> RowSet:
+        """The union of two sets of which `a` is empty where the condition does not hold, and `b` where it does."""
+        select, shorter = self.bounds.select, min(len(a.ranges), len(b.ranges))
+        ranges = [
+            Range(select(condition, x.lo, y.lo), select(condition, x.hi, y.hi))
+            for x, y in zip(a.ranges, b.ranges, strict=False)
+        ]
+        return self._checked([*ranges, *a.ranges[shorter:], *b.ranges[shorter:]], [*a.families, *b.families])
+
+    def exclude(self, a: Condition, b: Condition) -> bool:
+        """Whether two conditions are provably never both true."""
+        return any(self.bounds.non_negative((x + y) * -1 - 1) for x, y in product(_parts(a), _parts(b)))
+
+    def either(self, a: Condition, b: Condition) -> Condition | None:
+        """Something that holds wherever one of the conditions does, if there is more to say than that it may."""
+        implied = [x for x in _parts(a) if any(self.bounds.le(y, x) for y in _parts(b))]
+        implied += [y for y in _parts(b) if any(self.bounds.le(x, y) for x in _parts(a))]
+        return conjunction(*map(NonNegative, implied)) if implied else None
 
     # ---- intersection ----
 
@@ -319,6 +339,12 @@ class SetAlgebra:
         # A member is cut to its cell, which starts at or behind the first line's cell.
         start = self._hull(family).lo
         return not depends_on(family.hi, family.lines) and bounds.le(family.hi, start)
+
+
+def _parts(condition: Condition) -> list[Expr]:
+    """Expressions that are not negative where the condition holds."""
+    items = condition.items if isinstance(condition, All) else (condition,)
+    return [item.expr for item in items if isinstance(item, NonNegative)]
 
 
 def _line_of(family: Family) -> Expr:

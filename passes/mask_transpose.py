@@ -20,6 +20,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from compilemask.dialects import arith, mask
+from compilemask.dialects.mask_interface import RegionInterface
 from compilemask.errors import LoweringError
 
 
@@ -46,6 +47,13 @@ def _exchange_arguments(op: mask.WhereOp) -> None:
     q, kv = op.body.block.args
     for inner in op.body.block.ops:
         inner.operands = [kv if operand is q else q if operand is kv else operand for operand in inner.operands]
+
+
+def _place(op: mask.PlaceOp) -> Operation:
+    """The part with its rows for columns; what it holds is transposed in its turn."""
+    part = mask.PlaceOp((op.begin, op.end), (op.row_begin, op.row_end), op.detach_region(op.body))
+    part.attributes.update(op.attributes)
+    return part
 
 
 def _lines(op: mask.LinesOp) -> Operation:
@@ -81,6 +89,7 @@ _EXCHANGED: dict[type[Operation], Callable[[Any], Operation]] = {
     mask.RowsOp: lambda op: mask.ColsOp(op.begin, op.end),
     mask.ColsOp: lambda op: mask.RowsOp(op.begin, op.end),
     mask.LinesOp: _lines,
+    mask.PlaceOp: _place,
 }
 _SYMMETRIC = (
     *(mask.ReadOp, mask.AllOp, mask.NoneOp, mask.SegmentsOp, mask.SameOp, mask.GridOp, mask.DiskOp, mask.BoxOp),
@@ -114,9 +123,10 @@ def _transpose_masks(module: ModuleOp) -> None:
 
 
 def _transpose(op: Operation) -> None:
+    rule = RegionInterface.transposed if isinstance(op, RegionInterface) else _EXCHANGED.get(type(op))
     if isinstance(op, mask.WhereOp):
         _exchange_arguments(op)
-    elif (rule := _EXCHANGED.get(type(op))) is not None:
+    elif rule is not None:
         hints = [result.name_hint for result in op.results]
         exchanged = rule(op)
         Rewriter.replace_op(op, exchanged)

@@ -25,6 +25,13 @@ MASKS: dict[str, cm.Mask] = {
     "prefix": cm.causal() | cm.cols(0, 7),
     "longformer": cm.window(16, 16) | cm.rows(0, 4) | cm.cols(0, 4),
     "chunked": cm.causal() & cm.where(lambda q, kv, size: q // size == kv // size, size=64),
+    "moved": (cm.causal() & cm.document(OFFSETS)).shift(3, -2),
+    "disk in a part": cm.disk2d(5, 8, 3, 2).place((3, 60), (9, 70)),
+    "predicate in a part": cm.where(lambda q, kv: (kv % 16 < q) & (kv > 3)).place((3, 60), (9, 70)),
+    "concatenated": cm.concatenate(
+        [cm.causal(), ~cm.window(5, 3), cm.full(), cm.document(OFFSETS)], [0, 20, 60, 90, 120]
+    ),
+    "concatenated keys": cm.concatenate([cm.causal("bottom_right"), cm.hstu(10, 3)], [0, 5, 25], [0, 10, 40]),
     "labels": cm.causal() & cm.where(lambda q, kv, label: label[q] == label[kv], label=[1, 2, 1]),
     "disk": cm.disk2d(4, 5, 3),
     "disk behind text": cm.disk2d(40, 50, 8, origin=4),

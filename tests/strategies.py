@@ -119,6 +119,24 @@ LEAVES: tuple[Leaf, ...] = (
 )
 
 
+@st.composite
+def parts(draw: st.DrawFn, inner: st.SearchStrategy[cm.Mask], limit: int) -> cm.Mask:
+    """Masks that are moved, cut off, or stand on parts of the sequence."""
+    spans = st.tuples(position(limit), position(limit))
+    match draw(st.sampled_from(["place", "shift", "crop", "concatenate"])):
+        case "place":
+            return draw(inner).place(draw(spans), draw(spans))
+        case "shift":
+            distance = st.integers(-limit - 5, limit + 5)
+            return draw(inner).shift(draw(distance), draw(distance))
+        case "crop":
+            return draw(inner).crop(draw(st.none() | spans), draw(st.none() | spans))
+        case _:
+            several = draw(st.lists(inner, min_size=1, max_size=3))
+            cuts = st.lists(position(limit), min_size=len(several) + 1, max_size=len(several) + 1).map(sorted)
+            return cm.concatenate(several, draw(cuts), draw(st.none() | cuts))
+
+
 def masks(limit: int, depth: int = 3, leaves: tuple[Leaf, ...] = LEAVES) -> st.SearchStrategy[cm.Mask]:
     """Masks of at most `depth` operations above each other, over positions below `limit`."""
     leaf = st.one_of([strategy(limit) for strategy in leaves])
@@ -127,6 +145,7 @@ def masks(limit: int, depth: int = 3, leaves: tuple[Leaf, ...] = LEAVES) -> st.S
     inner = masks(limit, depth - 1, leaves)
     return st.one_of(
         leaf,
+        parts(inner, limit),
         st.builds(lambda a, b: a & b, inner, inner),
         st.builds(lambda a, b: a | b, inner, inner),
         st.builds(lambda a, b: a - b, inner, inner),

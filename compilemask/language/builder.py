@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,6 +43,7 @@ class Builder:
 
     def __init__(self) -> None:
         self.block = Block()
+        self._target = self.block
         self.values: list[tuple[str, Value]] = []
         self._constants: dict[int, SSAValue] = {}
         self._last_constant: Operation | None = None
@@ -98,17 +101,28 @@ class Builder:
 
     def add(self, op: Operation, hint: str | None = None) -> SSAValue:
         """Appends an operation; its result, named `hint` in printed IR."""
-        self.block.add_op(op)
+        self._target.add_op(op)
         if hint is not None:
             op.results[0].name_hint = hint
         return op.results[0]
+
+    @contextmanager
+    def body(self) -> Iterator[Block]:
+        """Writes into a new block, the body of an operation, until the end of the context; masks are written anew."""
+        around = self._target, self._regions
+        self._target, self._regions = Block(), {}
+        try:
+            yield self._target
+        finally:
+            self._target, self._regions = around
 
     def region(self, mask: Mask) -> SSAValue:
         """The region of a mask, written on the first call. Not recursive: a mask may combine thousands of others."""
         pending = [mask]
         while pending:
             last = pending[-1]
-            missing = [operand for operand in last.operands if id(operand) not in self._regions]
+            outside = () if last.HAS_BODIES else last.operands
+            missing = [operand for operand in outside if id(operand) not in self._regions]
             if not missing and id(last) not in self._regions:
                 self._regions[id(last)] = last.emit(self)
             if missing:

@@ -32,12 +32,24 @@ class Extent:
     """Whether it speaks of keys alone, and not of positions, at which there may be a query or a key."""
 
 
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """A part of a sequence: `sizes` gives its numbers of queries and keys from those of what is around it, followed by
+    `values`, as in `Extent`.
+    """
+
+    values: tuple[Value, ...]
+    sizes: Callable[..., tuple[Any, Any]]
+
+
 @dataclass(frozen=True)
 class Limit:
     """An extent whose values are the parameters `names` of a mask's function."""
 
     extent: Extent
     names: tuple[str, ...]
+    planes: tuple[tuple[Plane, tuple[str, ...]], ...] = ()
+    """The part of a part ... of the sequence that the extent is about, each with the parameters that its values are."""
     transposed: bool = False
     """Whether the axes of the mask are exchanged: its rows are keys."""
 
@@ -48,16 +60,30 @@ class Limit:
         """
         if self.transposed:
             queries, keys = keys, queries
-        given = [parameters[name] for name in self.names]
-        if any(not isinstance(value, int) and value.device.type != "cpu" for value in given):
+        for plane, names in self.planes:
+            if (values := _on_host(parameters, names)) is None:
+                return
+            queries, keys = (_greatest(size) for size in plane.sizes(queries, keys, *values))
+        if (values := _on_host(parameters, self.names)) is None:
             return
-        end = self.extent.end(*(value if isinstance(value, int) else value.long() for value in given))
-        end = end if isinstance(end, int) else int(end.max())
+        end = _greatest(self.extent.end(*values))
         most = keys if self.extent.keys_only else max(queries, keys)
         if end > most:
             raise MaskError(
                 f"{self.extent.what} is {end}; for {queries} queries and {keys} keys expected at most {most}"
             )
+
+
+def _on_host(parameters: Mapping[str, int | torch.Tensor], names: Sequence[str]) -> list[int | torch.Tensor] | None:
+    """Parameters for arithmetic; None if one lies in device memory."""
+    given = [parameters[name] for name in names]
+    if any(not isinstance(value, int) and value.device.type != "cpu" for value in given):
+        return None
+    return [value if isinstance(value, int) else value.long() for value in given]
+
+
+def _greatest(value: int | torch.Tensor) -> int:
+    return value if isinstance(value, int) else int(value.max())
 
 
 def check_limits(
@@ -78,4 +104,4 @@ def end_of_image(origin: Any, height: Any, width: Any) -> Any:
     return origin + height * width
 
 
-__all__ = ["Extent", "Limit", "check_limits", "end_of_image", "last_offset"]
+__all__ = ["Extent", "Limit", "Plane", "check_limits", "end_of_image", "last_offset"]

@@ -13,13 +13,15 @@ from xdsl.ir import SSAValue
 from compilemask.dialects import mask as dialect
 from compilemask.errors import MaskError
 from compilemask.language.builder import Builder, Parameter
-from compilemask.language.extent import Extent, Limit, check_limits
+from compilemask.language.extent import Extent, Limit, Plane, check_limits
 from compilemask.language.structure import Template, keep_template, known_template, structure_of
 from compilemask.language.values import Value, common_batch
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+    from compilemask.language.values import Scalar
 
 _LONGEST_NAME = 40
 
@@ -42,13 +44,16 @@ class _Built:
 
 
 class Mask(ABC):
-    """Which keys each query sees. Masks combine: `&` intersection, `|` union, `-` difference, `~` complement.
+    """Which keys each query sees. Masks combine: `&` intersection, `|` union, `-` difference, `~` complement; `place`,
+    `shift` and `crop` say where.
 
     A mask holds no numbers of queries and keys: it fits all that hold the positions it speaks of (`check_lengths`).
     Its parameters are run-time data; masks of the same structure have the same IR, whatever the values.
     """
 
     LABEL: ClassVar[str] = "mask"
+    HAS_BODIES: ClassVar[bool] = False
+    """Whether `emit` writes the operands into bodies of its own operation."""
 
     @property
     def name(self) -> str:
@@ -63,6 +68,10 @@ class Mask(ABC):
     def extents(self) -> tuple[Extent, ...]:
         """How long a sequence this mask's own parameters speak of; nothing if it fits any. Operands add theirs."""
         return ()
+
+    def planes(self) -> tuple[Plane | None, ...]:
+        """For each operand the part of the sequence that it masks; None for all of it."""
+        return (None,) * len(self.operands)
 
     @abstractmethod
     def emit(self, builder: Builder) -> SSAValue:
@@ -101,16 +110,25 @@ class Mask(ABC):
     @cached_property
     def limits(self) -> tuple[Limit, ...]:
         """The extents of this mask and of all that it combines, in terms of its parameters."""
-        extents: dict[int, tuple[Extent, ...]] = {}
-        pending: list[Mask] = [self]
+        found: list[tuple[Extent, tuple[Plane, ...]]] = []
+        seen: set[tuple[int, tuple[Plane, ...]]] = set()
+        pending: list[tuple[Mask, tuple[Plane, ...]]] = [(self, ())]
         while pending:
-            last = pending.pop()
-            if id(last) not in extents:
-                extents[id(last)] = last.extents()
-                pending.extend(reversed(last.operands))
+            last, planes = pending.pop()
+            if (id(last), planes) not in seen:
+                seen.add((id(last), planes))
+                found += [(extent, planes) for extent in last.extents()]
+                inner = zip(last.operands, last.planes(), strict=True)
+                pending += reversed([(operand, planes if own is None else (*planes, own)) for operand, own in inner])
         names = {value.identity: name for name, value in self._built.values}
-        every = (extent for found in extents.values() for extent in found)
-        return tuple(Limit(extent, tuple(names[value.identity] for value in extent.values)) for extent in every)
+
+        def named(values: tuple[Value, ...]) -> tuple[str, ...]:
+            return tuple(names[value.identity] for value in values)
+
+        return tuple(
+            Limit(extent, named(extent.values), planes=tuple((plane, named(plane.values)) for plane in planes))
+            for extent, planes in found
+        )
 
     def check_lengths(self, queries: int, keys: int) -> None:
         """Whether the mask fits so many queries and keys.
@@ -193,6 +211,54 @@ class Mask(ABC):
 
     def __invert__(self) -> Mask:
         return _Complement(self)
+
+    def place(self, rows: tuple[Scalar, Scalar], cols: tuple[Scalar, Scalar]) -> Mask:
+        """This mask on a part of the sequence: queries rows[0] <= q < rows[1] and keys cols[0] <= kv < cols[1].
+
+        The mask counts positions from the begin of the part, and its numbers of queries and keys are those of the
+        part; all pairs outside are invisible.
+
+        Args:
+            rows, cols: begin and end, at least 0; ints, or int32/int64 data of shape [], [B] or [B, H].
+
+        Raises:
+            MaskError: a bound is negative or no integer; where it is used, if the part reaches behind the sequence, or
+                the mask does not fit the part.
+        """
+        from compilemask.language.place import placed
+
+        return placed(self, rows, cols)
+
+    def shift(self, rows: Scalar = 0, cols: Scalar = 0) -> Mask:
+        """The mask moved as a picture: (q, kv) is visible if (q - rows, kv - cols) was; what moves in is invisible.
+
+        The mask covers the pairs from (rows, cols) on, so that its numbers of queries and keys are as many less, or, at
+        negative distances, more: then the first rows and keys of a longer sequence are left out.
+
+        Args:
+            rows, cols: by how much, of any sign; ints, or int32/int64 data of shape [], [B] or [B, H].
+
+        Raises:
+            MaskError: a distance is no integer.
+        """
+        from compilemask.language.place import shifted
+
+        return shifted(self, rows, cols)
+
+    def crop(self, rows: tuple[Scalar, Scalar] | None = None, cols: tuple[Scalar, Scalar] | None = None) -> Mask:
+        """What the mask shows for queries rows[0] <= q < rows[1] and keys cols[0] <= kv < cols[1], at the same place.
+
+        `mask.crop((a, b), (c, d)).shift(-a, -c)` is that part alone, as the mask of b - a queries and d - c keys.
+
+        Args:
+            rows, cols: begin and end, at least 0, or None for all.
+
+        Raises:
+            MaskError: a bound is negative or no integer.
+        """
+        from compilemask.language.place import cropped
+
+        return cropped(self, rows, cols)
 
     def __bool__(self) -> bool:
         raise MaskError("a mask is neither true nor false; combine masks with & | - ~ instead of and, or, not")

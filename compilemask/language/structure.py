@@ -43,27 +43,28 @@ def structure_of(mask: Mask) -> tuple[tuple[object, ...], list[Value]] | None:
             continue
         numbers[id(last)] = len(numbers)
         parts.append(type(last))
-        if last.operands:
-            pending.extend(reversed(last.operands))
-        elif not _describe(last, parts, values, tables):
+        pending.extend(reversed(last.operands))
+        if (is_dataclass(last) or not last.operands) and not _describe(last, parts, values, tables):
             return None
     return tuple(parts), values
 
 
 def _describe(leaf: object, parts: list[object], values: list[Value], tables: dict[tuple[int, bool], int]) -> bool:
-    """Appends the fields of a leaf, of values only their kind; whether all of them are known kinds."""
+    """Appends the fields of a mask but its operands, of values only their kind; whether all are known kinds."""
     if not is_dataclass(leaf):
         return False
+    operands = {id(operand) for operand in getattr(leaf, "operands", ())}
     for field in fields(leaf):
         content = getattr(leaf, field.name)
-        if isinstance(content, Value):
-            values.append(content)
-            place = content.identity
-            parts.append(tables.setdefault(place, len(tables)) if content.is_table else "i32")
-        elif content is None or isinstance(content, int | str):
-            parts.append((field.name, content))
-        elif not _describe(content, parts, values, tables):
-            return False
+        for item in content if isinstance(content, tuple) else (content,):
+            if isinstance(item, Value):
+                values.append(item)
+                place = item.identity
+                parts.append(tables.setdefault(place, len(tables)) if item.is_table else "i32")
+            elif item is None or isinstance(item, int | str):
+                parts.append((field.name, item))
+            elif id(item) not in operands and not _describe(item, parts, values, tables):
+                return False
     return True
 
 

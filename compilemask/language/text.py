@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, i64
+from xdsl.ir import Operation, SSAValue
 
 from compilemask.dialects import mask as dialect
+from compilemask.dialects.function import ascending_tables
+from compilemask.dialects.mask_interface import RegionInterface
 from compilemask.dialects.semantics import arith
 from compilemask.errors import MaskError
 from compilemask.language.builder import TABLE, Builder
@@ -53,8 +55,18 @@ class _Stored(Mask):
         for op in block.ops:
             if isinstance(op, dialect.ReturnOp):
                 return copies[op.value]
-            builder.add(op.clone(copies))
+            copy = op.clone(copies)
+            for inner in copy.walk():
+                _renumber(inner, [copies[argument] for argument in block.args])
+            builder.add(copy)
         raise AssertionError("a verified mask.func ends in mask.return")
+
+
+def _renumber(op: Operation, arguments: list[SSAValue]) -> None:
+    """Names ascending tables by their numbers among the parameters of the function that the operation goes into."""
+    if numbers := ascending_tables(op):
+        moved = sorted(arguments[number].index for number in numbers)  # type: ignore[attr-defined]
+        op.attributes["ascending"] = ArrayAttr([IntegerAttr(number, i64) for number in moved])
 
 
 def parse_module(text: str, file: str | None = None) -> ModuleOp:
@@ -142,7 +154,7 @@ def _find(source: Source, name: str | None) -> dialect.FuncOp:
 def _check_operations(source: Source, func: dialect.FuncOp) -> None:
     allowed = frozenset(dialect.MASK.operations) - {dialect.FuncOp}
     for op in func.body.walk():
-        if type(op) not in allowed and not arith.handles(op):
+        if type(op) not in allowed and not arith.handles(op) and not isinstance(op, RegionInterface):
             source.fail(f"a mask cannot hold {op.name}", op)
 
 

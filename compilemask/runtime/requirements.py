@@ -1,7 +1,7 @@
 """What a mask's structure asks of its parameters' values, whoever gives them: constructors check the same, and more.
 
-Read off the mask's IR: tables of segments ascend from 0 or more, images are at least 1 wide and 0 high. Only values in
-host memory are checked; device memory is never read.
+Read off the mask's IR: tables of segments and of parts ascend from 0 or more, images are at least 1 wide and 0 high.
+Only values in host memory are checked; device memory is never read.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import BlockArgument, SSAValue
 
 from compilemask.dialects import mask
+from compilemask.dialects.function import ascending_tables
 from compilemask.errors import MaskError
 from compilemask.runtime.parameters import Parameter
 
@@ -46,6 +47,8 @@ def requirements(func: mask.FuncOp) -> tuple[tuple[int, Check], ...]:
     for op in func.body.walk():
         if isinstance(op, mask.SegmentsOp) and isinstance(op.offsets, BlockArgument):
             found.append((op.offsets.index, _ascending))
+        elif isinstance(op, mask.PlaceOp):
+            found += [(number, _ascending) for number in ascending_tables(op)]
         elif isinstance(op, mask.GridOp):
             for value, least in ((op.height, 0), (op.width, 1)):
                 if (position := _parameter(value)) is not None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from xdsl.ir import Block, Operation, SSAValue
 
 from compilemask.dialects import mask
+from compilemask.dialects.mask_interface import Pair, RegionInterface
 from compilemask.dialects.semantics import arith
 from compilemask.dialects.semantics.arith import Value
 
@@ -29,7 +30,8 @@ def visible(
     if len(arguments) != len(block.args):
         raise TypeError(f"@{func.sym_name.data} takes {len(block.args)} arguments, got {len(arguments)}")
     wanted = range(queries)[rows if rows is not None else slice(None)]
-    plane = _Plane(queries, keys, np.asarray(wanted, dtype=np.int64)[:, None])
+    positions = np.asarray(wanted, dtype=np.int64)[:, None], np.arange(keys, dtype=np.int64)[None, :]
+    plane = _Plane(queries, keys, *positions)
     for position, (argument, value) in enumerate(zip(block.args, arguments, strict=True)):
         name = argument.name_hint or f"#{position}"
         plane.values[argument] = arith.as_argument(value, argument.type, f"argument {name} of @{func.sym_name.data}")
@@ -40,9 +42,8 @@ def visible(
 class _Plane:
     """Evaluates operations on a set of rows. A region is a bool array that broadcasts to [rows, keys]."""
 
-    def __init__(self, queries: int, keys: int, q: Value) -> None:
-        self.queries, self.keys, self.q = queries, keys, q
-        self.kv: Value = np.arange(keys, dtype=np.int64)[None, :]
+    def __init__(self, queries: int | Value, keys: int | Value, q: Value, kv: Value) -> None:
+        self.queries, self.keys, self.q, self.kv = queries, keys, q, kv
         self.values: dict[SSAValue, Value] = {}
         self.grids: dict[SSAValue, tuple[Value, Value, Value]] = {}
 
@@ -61,6 +62,9 @@ class _Plane:
         """The result of one operation."""
         if (rule := _RULES.get(type(op))) is not None:
             return rule(self, op)
+        if isinstance(op, RegionInterface):
+            values = [self.values[operand] for operand in op.operands]
+            return np.asarray(op.visible(values, Pair(self.q, self.kv, self.queries, self.keys)), dtype=np.bool_)
         return arith.execute(op, [self.values[operand] for operand in op.operands])
 
     def grid(self, value: SSAValue, position: Value) -> tuple[Value, Value, Value]:
@@ -130,6 +134,21 @@ def _lines(plane: _Plane, op: mask.LinesOp) -> Value:
     return inside & (lo <= plane.kv) & (plane.kv < hi)
 
 
+def _place(plane: _Plane, op: mask.PlaceOp) -> Value:
+    row_begin, row_end, begin, end = (plane.values[operand] for operand in op.operands)
+    inside = (row_begin <= plane.q) & (plane.q < row_end) & (begin <= plane.kv) & (plane.kv < end)
+    sizes = row_end - row_begin, end - begin
+    part = _Plane(*sizes, _within_part(plane.q - row_begin, sizes[0]), _within_part(plane.kv - begin, sizes[1]))
+    part.values, part.grids = plane.values, plane.grids
+    (region,) = part.run(op.body.block)
+    return inside & region
+
+
+def _within_part(positions: Value, size: Value) -> Value:
+    """Positions outside of the part do not count; the nearest ones inside stand for them, as those do not overflow."""
+    return np.clip(positions, 0, np.maximum(size - 1, 0))
+
+
 _RULES: dict[type[Operation], Callable[..., Value]] = {
     mask.QueriesOp: lambda plane, op: np.asarray(plane.queries),
     mask.KeysOp: lambda plane, op: np.asarray(plane.keys),
@@ -150,6 +169,7 @@ _RULES: dict[type[Operation], Callable[..., Value]] = {
     mask.IntersectOp: lambda plane, op: plane.values[op.lhs] & plane.values[op.rhs],
     mask.SubtractOp: lambda plane, op: plane.values[op.lhs] & ~plane.values[op.rhs],
     mask.ComplementOp: lambda plane, op: ~plane.values[op.region],
+    mask.PlaceOp: _place,
 }
 
 __all__ = ["visible"]

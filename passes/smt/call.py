@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, MemRefType
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.builtin import MemRefType
+from xdsl.ir import SSAValue
 
+from compilemask.dialects.function import ascending_tables
 from compilemask.passes.smt.library import Term, z3
 from compilemask.passes.smt.world import Table, World
 
@@ -19,13 +20,6 @@ LARGEST = 300
 MOST_ENTRIES = 8
 """... and among tables of at most so many entries."""
 _UNREADABLE = 1 << 22
-
-
-def ascending_tables(op: Operation) -> list[int]:
-    """The numbers in the attribute `ascending`, by which an operation says that tables ascend."""
-    listed = op.attributes.get("ascending")
-    items = listed.data if isinstance(listed, ArrayAttr) else ()
-    return [item.value.data for item in items if isinstance(item, IntegerAttr)]
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from xdsl.ir import Block, Operation, SSAValue
 
 from compilemask.dialects import mask
+from compilemask.dialects.mask_interface import Pair, RegionInterface
 from compilemask.passes.smt import arith_terms, lemmas
 from compilemask.passes.smt.call import Call, ascending_tables
 from compilemask.passes.smt.library import Term, z3
@@ -37,6 +40,9 @@ class _Plane:
     def _execute(self, op: Operation) -> Any:
         if (rule := _RULES.get(type(op))) is not None:
             return rule(self, op)
+        if isinstance(op, RegionInterface):
+            pair = Pair(self.call.q, self.call.kv, self.call.queries, self.call.keys)
+            return op.formula([self.values[operand] for operand in op.operands], pair)
         return arith_terms.execute(self.world, op, [self.values[operand] for operand in op.operands])
 
     def on_grid(self, grid: SSAValue, position: Term) -> tuple[Term, Term, Term]:
@@ -117,6 +123,16 @@ def _search(plane: _Plane, op: mask.SearchOp) -> Term:
     return table.search(plane.values[op.value])
 
 
+def _place(plane: _Plane, op: mask.PlaceOp) -> Term:
+    call = plane.call
+    call.assume_ascending(ascending_tables(op))
+    row_begin, row_end, begin, end = (plane.values[operand] for operand in op.operands)
+    part = copy(plane)
+    part.call = replace(call, q=call.q - row_begin, kv=call.kv - begin, queries=row_end - row_begin, keys=end - begin)
+    inside = (row_begin <= call.q, call.q < row_end, begin <= call.kv, call.kv < end)
+    return z3().And(*inside, part.run(op.body.block)[0])
+
+
 _RULES: dict[type[Operation], Callable[..., Any]] = {
     mask.QueriesOp: lambda plane, op: plane.call.queries,
     mask.KeysOp: lambda plane, op: plane.call.keys,
@@ -138,6 +154,7 @@ _RULES: dict[type[Operation], Callable[..., Any]] = {
     mask.IntersectOp: lambda plane, op: z3().And(plane.values[op.lhs], plane.values[op.rhs]),
     mask.SubtractOp: lambda plane, op: z3().And(plane.values[op.lhs], z3().Not(plane.values[op.rhs])),
     mask.ComplementOp: lambda plane, op: z3().Not(plane.values[op.region]),
+    mask.PlaceOp: _place,
 }
 
 __all__ = ["visible"]

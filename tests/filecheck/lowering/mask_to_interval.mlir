@@ -74,3 +74,26 @@ mask.func @lines(%offsets: memref<?xi32>, %base: i32, %size: i32) -> !mask.regio
 // CHECK-NEXT:     [[HI:%[0-9a-z]+]] = arith.addi [[LO]], %q : i32
 // CHECK-NEXT:     interval.member [[LO]] to [[HI]]
 // CHECK-NEXT:   } : !interval.set<3>
+
+// A part of the plane: its body counts rows and keys from its begins, and has its numbers of queries and keys.
+mask.func @place(%a: i32, %b: i32, %offsets: memref<?xi32>) -> !mask.region {
+  %zero = arith.constant 0 : i32
+  %part = mask.place rows %a to %b cols %zero to %b {
+    %keys = mask.keys
+    %near = mask.band from %keys to %zero
+    %documents = mask.segments %offsets : memref<?xi32>
+    %own = mask.same %documents
+    %seen = mask.union %near, %own
+    mask.return %seen
+  }
+  mask.return %part
+}
+// CHECK:      interval.func @place
+// CHECK:        [[COLUMNS:%[0-9]+]] = interval.range %{{zero[_0-9]*}} to %b
+// CHECK:        %keys_1 = arith.subi %b, %{{zero[_0-9]*}} : i32
+// CHECK-NEXT:   [[ROW:%[0-9]+]] = arith.subi %q, %a : i32
+// CHECK-NEXT:   [[LOWER:%[0-9]+]] = arith.addi [[ROW]], %keys_1 : i32
+// CHECK:        [[POSITION:%[0-9]+]] = arith.maxsi [[ROW]], %zero : i32
+// CHECK-NEXT:   interval.segment_of %offsets at [[POSITION]]
+// CHECK:        [[CUT:%[0-9]+]] = interval.intersect %seen, [[COLUMNS]]
+// CHECK-NEXT:   %part = interval.when %{{[0-9]+}}, [[CUT]] : !interval.set<2>

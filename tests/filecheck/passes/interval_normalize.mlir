@@ -80,3 +80,21 @@ interval.func @predicate(%q: i32, %queries: i32, %keys: i32) -> !interval.set<?>
 // CHECK-NEXT:   %outer = interval.concat %range
 // CHECK-NEXT:   %inner = interval.concat : () -> !interval.set<0>
 // CHECK-NEXT:   %visible = interval.between %inner, %outer {
+
+// Two sets that no row sees both of need no more ranges than one of them.
+interval.func @alternate(%q: i32, %queries: i32, %keys: i32, %a: i32, %b: i32) -> !interval.set<2> {
+  %zero = arith.constant 0 : i32
+  %early = arith.cmpi slt, %q, %a : i32
+  %late = arith.cmpi sge, %q, %a : i32
+  %x = interval.range %zero to %q
+  %y = interval.range %a to %b
+  %first = interval.when %early, %x : !interval.set<1>
+  %second = interval.when %late, %y : !interval.set<1>
+  %u = interval.union %first, %second : (!interval.set<1>, !interval.set<1>) -> !interval.set<2>
+  interval.return %u : !interval.set<2>
+}
+// CHECK:      interval.func @alternate{{.*}} -> !interval.set<1> {
+// CHECK:        %lo = arith.select %{{[0-9]+}}, %zero, %a : i32
+// CHECK:        %hi = arith.select
+// CHECK-NEXT:   %range = interval.range %lo to %hi
+// CHECK-NEXT:   %visible = interval.concat %range : (!interval.set<1>) -> !interval.set<1>

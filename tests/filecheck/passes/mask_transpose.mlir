@@ -70,3 +70,19 @@ mask.func @predicate(%label: memref<?xi32>) -> !mask.region {
 // TWICE:        %keys = mask.keys
 // TWICE-NEXT:   %own = mask.read %label[%q]
 // TWICE-NEXT:   %sum = arith.addi %own, %kv : i32
+
+// Parts change their axes, and so does what they hold.
+mask.func @part(%a: i32, %b: i32) -> !mask.region {
+  %zero = arith.constant 0 : i32
+  %part = mask.place rows %zero to %a cols %a to %b {
+    %queries = mask.queries
+    %first = mask.rows %zero to %queries
+    mask.return %first
+  }
+  mask.return %part
+}
+// CHECK:      mask.func @part
+// CHECK:        %part = mask.place rows %a to %b cols %zero to %a {
+// CHECK-NEXT:     %queries = mask.keys
+// CHECK-NEXT:     %first = mask.cols %zero to %queries
+// CHECK-NEXT:     mask.return %first

@@ -37,7 +37,7 @@ func.func @bad() {
   %r = mask.all
   mask.return %r
 }
-// CHECK: 'mask.return' expects parent op 'mask.func'
+// CHECK: 'mask.return' expects parent op to be one of 'mask.func', 'mask.place'
 
 // -----
 // CHECK: {{^// -+$}}
@@ -352,3 +352,32 @@ mask.func @bad(%n: i32) -> !mask.region {
   mask.return %r
 }
 // CHECK: 'mask.member' expects parent op 'mask.lines'
+
+// -----
+// CHECK: {{^// -+$}}
+
+// mask.place: a body with arguments
+func.func @bad(%a: i32) {
+  %r = mask.place rows %a to %a cols %a to %a {
+  ^bb0(%q: i32):
+    %all = mask.all
+    mask.return %all
+  }
+  func.return
+}
+// CHECK: the body of mask.place takes no arguments
+
+// -----
+// CHECK: {{^// -+$}}
+
+// mask.place: what no mask holds
+func.func @bad(%a: i32) {
+  %r = mask.place rows %a to %a cols %a to %a {
+    %c = arith.constant 3 : index
+    %x = memref.alloc(%c) : memref<?xi32>
+    %all = mask.all
+    mask.return %all
+  }
+  func.return
+}
+// CHECK: memref.alloc cannot stand here; a mask.place holds mask operations and arith on scalars

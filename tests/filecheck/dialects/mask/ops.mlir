@@ -158,3 +158,39 @@ mask.func @blocks(%offsets: memref<?xi32>, %chosen: memref<?xi32>, %base: i32, %
 // GENERIC: %near = "mask.lines"(%base, %size) <{at_most = 3 : i64}> ({
 // GENERIC: %behind = "mask.search"(%offsets, %next) : (memref<?xi32>, i32) -> i32
 // GENERIC: "mask.member"(%lo, %next, %first, %keys) : (i32, i32, i32, i32) -> ()
+
+mask.func @parts(%offsets: memref<?xi32>, %a: i32, %b: i32) -> !mask.region {
+  %zero = arith.constant 0 : i32
+  %inner = mask.place rows %a to %b cols %zero to %b {
+    %keys = mask.keys
+    %early = mask.cols %zero to %keys
+    mask.return %early
+  }
+  %outer = mask.place rows %zero to %a cols %a to %b {
+    %nested = mask.place rows %a to %b cols %a to %b {
+      %all = mask.all
+      mask.return %all
+    }
+    mask.return %nested
+  } {ascending = [0 : i64]}
+  %visible = mask.union %inner, %outer
+  mask.return %visible
+}
+// CHECK-LABEL: mask.func @parts(%offsets: memref<?xi32>, %a: i32, %b: i32) -> !mask.region {
+// CHECK-NEXT:    %zero = arith.constant 0 : i32
+// CHECK-NEXT:    %inner = mask.place rows %a to %b cols %zero to %b {
+// CHECK-NEXT:      %keys = mask.keys
+// CHECK-NEXT:      %early = mask.cols %zero to %keys
+// CHECK-NEXT:      mask.return %early
+// CHECK-NEXT:    }
+// CHECK-NEXT:    %outer = mask.place rows %zero to %a cols %a to %b {
+// CHECK-NEXT:      %nested = mask.place rows %a to %b cols %a to %b {
+// CHECK-NEXT:        %all = mask.all
+// CHECK-NEXT:        mask.return %all
+// CHECK-NEXT:      }
+// CHECK-NEXT:      mask.return %nested
+// CHECK-NEXT:    } {ascending = [0 : i64]}
+// CHECK-NEXT:    %visible = mask.union %inner, %outer
+// CHECK-NEXT:    mask.return %visible
+// CHECK-NEXT:  }
+// GENERIC: "mask.place"
