@@ -26,6 +26,7 @@ from xdsl.dialects.builtin import (
     Float32Type,
     IntAttr,
     IntegerAttr,
+    MemRefType,
     SymbolRefAttr,
     TensorType,
     f32,
@@ -47,6 +48,8 @@ from xdsl.irdl import (
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
+    opt_operand_def,
+    opt_result_def,
     prop_def,
     region_def,
     result_def,
@@ -60,6 +63,16 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from compilemask.dialects.function import FunctionLike
+from compilemask.dialects.tiling_score import (
+    SCORE_TYPES,
+    ReadOp,
+    ScoreOp,
+    Weights,
+    WeightsAttr,
+    YieldOp,
+    is_table_type,
+    verify_score_block,
+)
 
 # ---- attributes ----
 
@@ -368,10 +381,15 @@ class AttentionOp(IRDLOperation):
     """Attention of q over the visible keys, and its log-sum-exp, tile by tile as a descriptor says.
 
     q [B, Hq, Sq, D], k and v [B, Hkv, Skv, D] in one float type with a static D; Hkv divides Hq, query head h reads
-    key head h // (Hq / Hkv). score(q, k) = scale * sum_d q_d k_d, then the optional region maps (score, q, kv) to the
-    score that is used. out [B, Hq, Sq, D] in the input type: sum_kv softmax(score)_kv v_kv over visible kv, 0 for a
-    row that sees nothing. lse [B, Hq, Sq] f32: natural log of the sum of exp(score) over visible kv, -inf for a row
-    that sees nothing.
+    key head h // (Hq / Hkv). score(q, k) = scale * sum_d q_d k_d, then the optional region maps (score, b, h, q, kv)
+    and the captured values to the score that is used (tiling_score.py). out [B, Hq, Sq, D] in the input type is
+    sum_kv w_kv v_kv over visible kv, 0 for a row that sees nothing.
+
+    With `weights softmax`, w = exp(score - lse), and lse [B, Hq, Sq] f32 is the natural log of the sum of exp(score)
+    over visible kv, to which a `sink`, a table of one logit per head, adds exp(logit): -inf for a row that sees
+    nothing, or the logit. With `weights pointwise`, w is the region's result; there is neither lse nor sink.
+
+    A table is one of each batch and query head: the region, of one pair, sees that of the pair.
     """
 
     name = "tiling.attention"
@@ -380,13 +398,18 @@ class AttentionOp(IRDLOperation):
     value = operand_def(TensorType)
     descriptor = operand_def(DescriptorType())
     scale = operand_def(f32)
+    sink = opt_operand_def(MemRefType)
+    captured = var_operand_def()
     precision = prop_def(PrecisionAttr)
+    weights = prop_def(WeightsAttr)
     score = region_def()
     out = result_def(TensorType)
-    lse = result_def(TensorType)
+    lse = opt_result_def(TensorType)
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
     assembly_format = (
-        "$query `,` $key `,` $value `following` $descriptor `scale` $scale `precision` $precision $score attr-dict"
-        " `:` type($query) `,` type($key) `,` type($value) `->` type($out) `,` type($lse)"
+        "$query `,` $key `,` $value `following` $descriptor `scale` $scale `precision` $precision `weights` $weights"
+        " (`sink` $sink^ `:` type($sink))? (`given` $captured^ `:` type($captured))? $score attr-dict"
+        " `:` type($query) `,` type($key) `,` type($value) `->` type($out) (`,` type($lse)^)?"
     )
 
     def __init__(
@@ -398,13 +421,17 @@ class AttentionOp(IRDLOperation):
         scale: SSAValue,
         precision: Precision = Precision.IEEE,
         score: Region | None = None,
+        captured: Sequence[SSAValue] = (),
+        *,
+        weights: Weights = Weights.SOFTMAX,
+        sink: SSAValue | None = None,
     ) -> None:
-        dynamic = [DYNAMIC_INDEX] * 3
+        lse = TensorType(f32, [DYNAMIC_INDEX] * 3) if weights is Weights.SOFTMAX else None
         super().__init__(
-            operands=[query, key, value, descriptor, scale],
-            properties={"precision": PrecisionAttr(precision)},
+            operands=[query, key, value, descriptor, scale, sink, list(captured)],
+            properties={"precision": PrecisionAttr(precision), "weights": WeightsAttr(weights)},
             regions=[score or Region()],
-            result_types=[query.type, TensorType(f32, dynamic)],
+            result_types=[query.type, lse],
         )
 
     @property
@@ -420,7 +447,7 @@ class AttentionOp(IRDLOperation):
         return element
 
     def verify_(self) -> None:
-        query, lse = _tensor(self.query), _tensor(self.lse)
+        query = _tensor(self.query)
         if len(query.get_shape()) != 4 or query.get_shape()[-1] == DYNAMIC_INDEX:
             raise VerifyException(f"tiling.attention takes [B, H, S, D] tensors with a static D, got {query}")
         if not isinstance(query.element_type, Float16Type | BFloat16Type | Float32Type):
@@ -432,29 +459,34 @@ class AttentionOp(IRDLOperation):
                 raise VerifyException(
                     f"tiling.attention: {name} is {tensor}, expected the rank, D and type of q, {query}"
                 )
-        if lse.element_type != f32 or len(lse.get_shape()) != 3:
-            raise VerifyException(f"tiling.attention gives an f32 lse of rank 3, got {lse}")
+        self._verify_weights()
         self._verify_score()
 
-    def _verify_score(self) -> None:
-        if not self.score.blocks:
+    def _verify_weights(self) -> None:
+        if self.weights.data is Weights.POINTWISE:
+            if self.lse is not None or self.sink is not None or not self.score.blocks:
+                raise VerifyException("tiling.attention: pointwise weights come from a region; no lse and no sink")
             return
-        block = self.score.block
-        if [arg.type for arg in block.args] != [f32, i32, i32] or not isinstance(block.last_op, YieldOp):
-            raise VerifyException("the score region takes (score: f32, q: i32, kv: i32) and ends in tiling.yield")
+        lse = None if self.lse is None else _tensor(self.lse)
+        if lse is None or lse.element_type != f32 or len(lse.get_shape()) != 3:
+            raise VerifyException(f"tiling.attention gives an f32 lse of rank 3, got {lse}")
+        if self.sink is None:
+            return
+        sink = self.sink.type
+        if not is_table_type(sink) or (isinstance(sink, MemRefType) and sink.element_type == i32):
+            raise VerifyException(f"tiling.attention: a sink is a memref<?xT> of f32, f16 or bf16, got {sink}")
 
-
-@irdl_op_definition
-class YieldOp(IRDLOperation):
-    """Ends a score region with the score that is used."""
-
-    name = "tiling.yield"
-    score = operand_def(f32)
-    assembly_format = "$score attr-dict"
-    traits = traits_def(IsTerminator(), HasParent(AttentionOp))
-
-    def __init__(self, score: SSAValue) -> None:
-        super().__init__(operands=[score])
+    def _verify_score(self) -> None:
+        captured = [value.type for value in self.captured]
+        if not self.score.blocks:
+            if captured:
+                raise VerifyException("tiling.attention captures values, and has no score region that uses them")
+            return
+        verify_score_block(self.name, self.score.block)
+        expected = [argument.type for argument in self.score.block.args[len(SCORE_TYPES) :]]
+        if captured != expected:
+            given, taken = (", ".join(map(str, types)) for types in (captured, expected))
+            raise VerifyException(f"tiling.attention captures ({given}), and its score region takes ({taken})")
 
 
 def _tensor(value: SSAValue) -> TensorType[Attribute]:
@@ -464,6 +496,16 @@ def _tensor(value: SSAValue) -> TensorType[Attribute]:
 
 TILING = Dialect(
     "tiling",
-    [FuncOp, ReturnOp, RowsOp, EnvelopeOp, ClassifyOp, AttentionOp, YieldOp],
-    [ShapeAttr, ReserveAttr, PatternsAttr, PrecisionAttr, RowsType, EnvelopeType, RunsType, DescriptorType],
+    [FuncOp, ReturnOp, RowsOp, EnvelopeOp, ClassifyOp, AttentionOp, ScoreOp, ReadOp, YieldOp],
+    [
+        ShapeAttr,
+        ReserveAttr,
+        PatternsAttr,
+        PrecisionAttr,
+        WeightsAttr,
+        RowsType,
+        EnvelopeType,
+        RunsType,
+        DescriptorType,
+    ],
 )

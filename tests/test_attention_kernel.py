@@ -204,8 +204,8 @@ def test_strides_without_alignment() -> None:
 
 SCORED = """
 func.func @attention(%q: TENSOR, %k: TENSOR, %v: TENSOR, %d: !tiling.descriptor, %scale: f32) {
-  %out, %lse = tiling.attention %q, %k, %v following %d scale %scale precision ieee {
-  ^bb0(%score: f32, %row: i32, %kv: i32):
+  %out, %lse = tiling.attention %q, %k, %v following %d scale %scale precision ieee weights softmax {
+  ^bb0(%score: f32, %b: i32, %h: i32, %row: i32, %kv: i32):
     %slope = arith.constant 5.000000e-02 : f32
     %distance = arith.subi %kv, %row : i32
     %number = arith.sitofp %distance : i32 to f32
@@ -239,7 +239,7 @@ def test_score_region(config: AttentionConfig) -> None:
 
 def test_score_regions_are_elementwise() -> None:
     text = SCORED.replace("arith.addf %score, %bias : f32", '"tt.get_program_id"() <{axis = 0 : i32}> : () -> f32')
-    with pytest.raises(LoweringError, match="in a score region"):
+    with pytest.raises(LoweringError, match="no form in a kernel"):
         emit(attention_op(Parser(make_context(), text).parse_module()), WIDE)
 
 

@@ -243,8 +243,8 @@ def test_runs_are_equal_bit_by_bit() -> None:
 def test_operators_are_well_formed(dtype: torch.dtype) -> None:
     q, k, v = (x.requires_grad_() for x in random_inputs(2, 2, 1, 137, 200, 16, dtype))
     descriptor = cm.compile(cm.causal()).descriptor(137, 200, gradient=True)
-    torch.library.opcheck(torch.ops.compilemask.attention.default, (q, k, v, descriptor.tensors, 0.25))
-    out, lse = torch.ops.compilemask.attention(q, k, v, descriptor.tensors, 0.25)
+    torch.library.opcheck(torch.ops.compilemask.attention.default, (q, k, v, descriptor.tensors, 0.25, "", [], []))
+    out, lse = torch.ops.compilemask.attention(q, k, v, descriptor.tensors, 0.25, "", [], [])
     given = [x.detach() for x in (out, lse, q, k, v, out, lse)]
     utilities = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(

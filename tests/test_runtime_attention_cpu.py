@@ -79,7 +79,7 @@ def test_strided_inputs_and_scale() -> None:
 def test_operator_is_well_formed(dtype: torch.dtype) -> None:
     q, k, v = random_inputs(2, 2, 1, 137, 200, 16, dtype)
     descriptor = built("causal", 137, 200)
-    arguments = (q, k, v, descriptor.tensors, 0.25)
+    arguments = (q, k, v, descriptor.tensors, 0.25, "", [], [])
     torch.library.opcheck(torch.ops.compilemask.attention.default, arguments)
 
 

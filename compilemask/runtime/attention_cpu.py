@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 
+from compilemask.dialects.semantics.score import Pairs
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.scoring import UNMODIFIED, Scoring
 from compilemask.runtime.visits import Piece, key_heads, pieces, shares
 
 
 def attention_cpu(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, descriptor: Descriptor, scale: float
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    descriptor: Descriptor,
+    scale: float,
+    scoring: Scoring = UNMODIFIED,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out [B, Hq, Sq, D] in the input type and lse [B, Hq, Sq] in float32 (float64 for float64 inputs).
 
     Rows that see no key give 0 and -inf; rows of tiles that found no room in the descriptor give NaN. Keys that no row
-    of a tile sees are not read. Arguments must have been checked.
+    of a tile sees are not read. Pointwise weights leave lse 0. Arguments must have been checked.
     """
     work = torch.float64 if query.dtype == torch.float64 else torch.float32
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
@@ -31,10 +42,38 @@ def attention_cpu(
                 rows = slice(m * layout.rows, min((m + 1) * layout.rows, layout.queries))
                 found = pieces(descriptor, b, h, m, rows.stop - rows.start)
                 tile_query = query[batches, heads, rows].to(work) * scale
-                tile_out, tile_lse = _attend(tile_query, part[0], part[1], found)
+                tile = _Tile(scoring, batches, heads, rows)
+                tile_out, tile_lse = _attend(tile_query, part[0], part[1], found, tile)
                 out[batches, heads, rows] = tile_out.to(out.dtype)
                 lse[batches, heads, rows] = tile_lse
     return out, lse
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Which rows a query tile has, and what is done to their scores."""
+
+    scoring: Scoring
+    batches: slice
+    heads: slice
+    rows: slice
+
+    def scored(self, scores: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Scores [B, Hq, R, n] of keys [n], modified."""
+        batch, head, row = (np.arange(x.start, x.stop) for x in (self.batches, self.heads, self.rows))
+        pairs = Pairs(batch[:, None, None, None], head[:, None, None], row[:, None], keys.numpy())
+        return self.scoring.apply(scores, pairs)
+
+    def sink(self, like: torch.Tensor) -> torch.Tensor:
+        """Logits of the sink for rows [B, Hq, R]; -inf without one."""
+        logits = self.scoring.sink
+        if logits is None:
+            return torch.full_like(like, -torch.inf)
+        batches, heads = (
+            part if size > 1 else slice(0, 1)
+            for part, size in zip((self.batches, self.heads), logits.shape[:2], strict=True)
+        )
+        return logits.detach()[batches, heads].to(like.dtype).expand_as(like).clone()
 
 
 def _attend(
@@ -42,26 +81,40 @@ def _attend(
     key: torch.Tensor,
     value: torch.Tensor,
     found: list[Piece] | None,
+    tile: _Tile,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One query tile [B, Hq, R, D], already scaled, with running maximum and sum over the pieces."""
+    """One query tile [B, Hq, R, D], already scaled: what its scores over the pieces make of the values."""
     batch, heads, rows, dim = query.shape
     if found is None:
         return torch.full_like(query, torch.nan), torch.full_like(query[..., 0], torch.nan)
-    kv_heads = key.shape[1]
-    query = query.reshape(batch, kv_heads, -1, dim)
-    top = torch.full_like(query[..., :1], -torch.inf)
-    total, out = torch.zeros_like(top), torch.zeros_like(query)
-    for keys, visible in found:
-        scores = query @ key[:, :, keys].to(query.dtype).transpose(-1, -2)
+    groups = (batch, key.shape[1], -1)
+    grouped = query.reshape(*groups, dim)
+
+    def scores_and_values() -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
+        for keys, visible in found:
+            scores = grouped @ key[:, :, keys].to(query.dtype).transpose(-1, -2)
+            scores = tile.scored(scores.view(batch, heads, rows, len(keys)), keys)
+            yield scores, value[:, :, keys].to(query.dtype), visible
+
+    def weigh(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return (weights.view(*groups, weights.shape[-1]) @ values).view(batch, heads, rows, dim)
+
+    if tile.scoring.is_pointwise:
+        out = torch.zeros_like(query)
+        for scores, values, visible in scores_and_values():
+            out += weigh(scores if visible is None else scores.masked_fill(~visible, 0.0), values)
+        return out, torch.zeros_like(query[..., 0])
+    top = tile.sink(query[..., 0])[..., None]
+    total, out = (top > -torch.inf).to(query.dtype), torch.zeros_like(query)
+    for scores, values, visible in scores_and_values():
         if visible is not None:
-            scores = scores.view(batch, kv_heads, -1, rows, len(keys)).masked_fill(~visible, -torch.inf).view_as(scores)
+            scores = scores.masked_fill(~visible, -torch.inf)
         new_top = torch.maximum(top, scores.amax(dim=-1, keepdim=True))
         shift = new_top.masked_fill(new_top == -torch.inf, 0.0)
         weights = torch.exp(scores - shift)
         fade = torch.exp(top - shift)
         total = total * fade + weights.sum(dim=-1, keepdim=True)
-        out = out * fade + weights @ value[:, :, keys].to(query.dtype)
+        out = out * fade + weigh(weights, values)
         top = new_top
     lse = top + torch.log(total)
-    out = out / total.masked_fill(total == 0, 1.0)
-    return out.view(batch, heads, rows, dim), lse.view(batch, heads, rows)
+    return out / total.masked_fill(total == 0, 1.0), lse[..., 0]

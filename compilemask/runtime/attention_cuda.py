@@ -14,6 +14,7 @@ from compilemask.lowering.tiling_to_tt.attention import AttentionConfig, attenti
 from compilemask.runtime.compile_kernel import Options, kernel_for, target_of
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.launch import launch
+from compilemask.runtime.scoring import UNMODIFIED, Scoring, score_op
 
 WORD = 4
 """Bytes of an int32."""
@@ -33,23 +34,30 @@ class AttentionKernel(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def attention_kernel(head_dim: int, dtype: torch.dtype, target: str, aligned: bool = True) -> AttentionKernel:
-    """The kernel for a head_dim (at most 256), a dtype and a target such as 'cuda:90'.
+def attention_kernel(
+    head_dim: int, dtype: torch.dtype, target: str, aligned: bool = True, score: str = ""
+) -> AttentionKernel:
+    """The kernel for a head_dim (at most 256), a dtype, a target such as 'cuda:90' and a structure of scores.
 
     `aligned` kernels take pointers and strides that are multiples of 16 bytes. Raises LoweringError for other targets.
     """
     element = ELEMENTS[dtype]
     config = AttentionConfig.choose(head_dim, element, target, aligned=aligned)
-    text = print_generic(emit(attention_op(attention_module(head_dim, element)), config))
+    text = print_generic(emit(attention_op(attention_module(head_dim, element, score=score_op(score))), config))
     return AttentionKernel(text, Options(config.num_warps, config.num_stages), config.block_q)
 
 
 def attention_cuda(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, descriptor: Descriptor, scale: float
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    descriptor: Descriptor,
+    scale: float,
+    scoring: Scoring = UNMODIFIED,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out [B, Hq, Sq, D] in the input type and lse [B, Hq, Sq] in float32. Does not wait. Takes checked arguments.
 
-    Inputs whose last dimension is not contiguous are copied.
+    Inputs whose last dimension is not contiguous are copied. Pointwise weights leave lse undefined.
     """
     query, key, value = (_readable(x) for x in (query, key, value))
     batch, heads, queries, head_dim = query.shape
@@ -58,11 +66,13 @@ def attention_cuda(
     if not out.numel():
         return out, lse
     aligned = all(_is_aligned(x) for x in (query, key, value, out))
-    text, options, block_q = attention_kernel(head_dim, query.dtype, str(target_of(query.device)), aligned)
+    target = str(target_of(query.device))
+    text, options, block_q = attention_kernel(head_dim, query.dtype, target, aligned, scoring.text)
     kernel = kernel_for(text, query.device, options)
     grid = (descriptor.layout.query_tiles * (descriptor.layout.rows // block_q), heads, batch)
     arguments = kernel_arguments(query, key, value, out, lse, descriptor)
-    launch(kernel, grid, query.device, [*arguments, scale])
+    scoring = scoring.for_kernels()
+    launch(kernel, grid, query.device, [*arguments, scale, *scoring.kernel_arguments()])
     return out, lse
 
 

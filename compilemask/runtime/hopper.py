@@ -19,6 +19,7 @@ from compilemask.runtime.compile_kernel import target_of
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.hopper_compile import HOPPER, Binary, compile_gpu_text, gpu_text
 from compilemask.runtime.hopper_driver import Kernel, bindings, tensor_map
+from compilemask.runtime.scoring import UNMODIFIED, Scoring
 
 CACHED_BYTES = 36 << 20
 """Keys and values of heads that are computed together, so that they stay in the L2 cache of 50 MB."""
@@ -26,12 +27,17 @@ DTYPES = (torch.float16, torch.bfloat16)
 
 
 def attention_gpu(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, descriptor: Descriptor, scale: float
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    descriptor: Descriptor,
+    scale: float,
+    scoring: Scoring = UNMODIFIED,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out [B, Hq, Sq, D] in the input type and lse [B, Hq, Sq] in float32. Does not wait. Takes checked arguments."""
-    if has_hopper_kernel(query, key, value) and (config := _chosen(query.shape[-1], query.dtype)):
+    if not scoring.text and has_hopper_kernel(query, key, value) and (config := _chosen(query.shape[-1], query.dtype)):
         return attention_hopper(query, key, value, descriptor, scale, config)
-    return attention_cuda(query, key, value, descriptor, scale)
+    return attention_cuda(query, key, value, descriptor, scale, scoring)
 
 
 def has_hopper_kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:

@@ -1,7 +1,7 @@
 """Attention: the function that people call, and the PyTorch operator `compilemask::attention` behind it.
 
 The operator is traceable by torch.compile and has a CPU and a CUDA implementation. It takes a descriptor as its
-`tensors`.
+`tensors`, and a score modification as the fields of a `Scoring`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from compilemask.runtime.autocast import autocast
 from compilemask.runtime.compiled import Compiled, compile
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.hopper import attention_gpu
+from compilemask.runtime.scoring import Scoring
 from compilemask.runtime.validate import (
     Problem,
     check_descriptor,
     check_mask_shape,
+    check_no_gradient,
     check_scale,
+    check_score,
     check_tensors,
     check_transposed,
     needs_gradient,
@@ -29,30 +32,55 @@ from compilemask.runtime.validate import (
 
 if TYPE_CHECKING:
     from compilemask.language.mask import Mask
+    from compilemask.score import Score
 
 _library = torch.library.Library("compilemask", "DEF")
 _library.define(
-    "attention(Tensor q, Tensor k, Tensor v, Tensor[] descriptor, float scale) -> (Tensor, Tensor)",
+    "attention(Tensor q, Tensor k, Tensor v, Tensor[] descriptor, float scale, str score, "
+    "Tensor[] score_tensors, float[] score_numbers) -> (Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
 
 
 def _attention_cpu(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: Sequence[torch.Tensor], scale: float
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    descriptor: Sequence[torch.Tensor],
+    scale: float,
+    score: str,
+    score_tensors: Sequence[torch.Tensor],
+    score_numbers: Sequence[float],
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    scoring = Scoring(score, score_tensors, score_numbers)
     # What is computed in float32 here stays so.
     with torch.autocast("cpu", enabled=False):
-        return attention_cpu(q, k, v, _descriptor(descriptor, q, k), scale)
+        return attention_cpu(q, k, v, _descriptor(descriptor, q, k), scale, scoring)
 
 
 def _attention_cuda(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: Sequence[torch.Tensor], scale: float
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    descriptor: Sequence[torch.Tensor],
+    scale: float,
+    score: str,
+    score_tensors: Sequence[torch.Tensor],
+    score_numbers: Sequence[float],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return attention_gpu(q, k, v, _descriptor(descriptor, q, k), scale)
+    scoring = Scoring(score, score_tensors, score_numbers)
+    return attention_gpu(q, k, v, _descriptor(descriptor, q, k), scale, scoring)
 
 
 def _attention_fake(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: Sequence[torch.Tensor], scale: float
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    descriptor: Sequence[torch.Tensor],
+    scale: float,
+    score: str,
+    score_tensors: Sequence[torch.Tensor],
+    score_numbers: Sequence[float],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     lse_type = torch.float64 if q.dtype == torch.float64 else torch.float32
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=lse_type)
@@ -93,6 +121,7 @@ def attention(
     mask: Mask | Compiled | Descriptor,
     scale: float | None = None,
     return_lse: Literal[False] = False,
+    score: Score | None = None,
 ) -> torch.Tensor: ...
 
 
@@ -105,6 +134,7 @@ def attention(
     scale: float | None = None,
     *,
     return_lse: Literal[True],
+    score: Score | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
@@ -115,6 +145,7 @@ def attention(
     mask: Mask | Compiled | Descriptor,
     scale: float | None = None,
     return_lse: bool = False,
+    score: Score | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """softmax(scale * q k^T) v over the visible keys of each query; differentiable in q, k and v.
 
@@ -128,27 +159,33 @@ def attention(
             A mask with parameters per batch or head fits tensors of that batch or number of query heads.
         scale: of the scores; 1 / sqrt(D) if not given.
         return_lse: also return the log-sum-exp.
+        score: what to do to scaled scores before they are masked: `score.softcap`, `score.alibi`, ... or a score_mod
+            of FlexAttention (`from_score_mod`). Its values are run-time data; only a new structure is compiled.
 
     Returns:
         out [B, Hq, Sq, D] in q's dtype, contiguous; 0 for a query that sees no key. With `return_lse`, also lse
         [B, Hq, Sq], the natural logarithm of the sum of exp(score), float32 (float64 for float64 inputs); -inf for a
-        query that sees no key.
+        query that sees no key. A sink counts as a key (`score.sink`).
 
     Raises:
         ShapeError, DTypeError, DeviceError: q, k and v do not fit together, or have no backend.
         DescriptorError: the descriptor was built for other lengths.
         MaskError: the mask is for other batches or heads, or does not fit the lengths.
         ScaleError: the scale is not finite.
+        ScoreError: the score modification is for other batches or heads, in other memory, or has no log-sum-exp.
         GradientError: a gradient would be needed, and the descriptor was built without its transpose, or scores are
             modified.
     """
     q, k, v = autocast(q, k, v)
     problem = check_tensors(q, k, v)
     scale = check_scale(scale, problem.head_dim)
+    scoring = Scoring() if score is None else check_score(score, problem, q.device, return_lse)
+    if score is not None:
+        check_no_gradient(q, k, v, *scoring.tensors)
     with_gradient = needs_gradient(q, k, v)
     if not isinstance(mask, Descriptor):
         mask = _untraced(mask, problem, q.device, with_gradient)
     elif with_gradient:
         check_transposed(mask)
-    out, lse = torch.ops.compilemask.attention(q, k, v, mask.tensors, scale)
+    out, lse = torch.ops.compilemask.attention(q, k, v, mask.tensors, scale, *scoring)
     return (out, lse) if return_lse else out

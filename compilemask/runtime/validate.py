@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -14,10 +14,15 @@ from compilemask.errors import (
     GradientError,
     MaskError,
     ScaleError,
+    ScoreError,
     ShapeError,
 )
 from compilemask.lowering.descriptor_layout import Layout
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.scoring import Scoring
+
+if TYPE_CHECKING:
+    from compilemask.score import Score
 
 MAX_HEAD_DIM = 256
 """Largest D of the device's kernel."""
@@ -136,6 +141,25 @@ def check_descriptor(layout: Layout, device: torch.device, problem: Problem, whe
     check_mask_shape((layout.batch, layout.heads), problem.batch, problem.query_heads)
 
 
+def check_score(score: Score, problem: Problem, where: torch.device, return_lse: bool) -> Scoring:
+    """A score modification as an attention on device `where` takes it. Raises ScoreError unless it fits."""
+    plan = getattr(score, "plan", None)
+    if plan is None:
+        raise ScoreError(f"score is a {type(score).__name__}, expected a Score, such as score.softcap(30.0)")
+    if return_lse and not plan.has_lse:
+        raise ScoreError("pointwise weights have no log-sum-exp; return_lse must be False")
+    for name, table in plan.captured:
+        if table.device != where:
+            raise ScoreError(f"{name} of the score is on {table.device}, q on {where}; expected one device")
+        if table.dtype == torch.float64 and where.type != "cpu":
+            raise ScoreError(f"{name} of the score is float64; on {where.type} expected float32, float16 or bfloat16")
+        sizes = (("batch", table.shape[0], problem.batch), ("heads", table.shape[1], problem.query_heads))
+        for axis, size, expected in sizes:
+            if size not in (1, expected):
+                raise ScoreError(f"{name} of the score has {axis} {size}, q has {expected}; expected 1 or {expected}")
+    return Scoring(plan.text, [table for _, table in plan.captured], list(plan.numbers))
+
+
 def needs_gradient(*tensors: torch.Tensor) -> bool:
     """Whether a gradient will be expected."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
@@ -147,4 +171,13 @@ def check_transposed(descriptor: Descriptor) -> None:
         raise GradientError(
             "q, k or v requires a gradient, and the descriptor was built without its transpose; "
             "build it with compile(mask).descriptor(..., gradient=True), or call attention under torch.no_grad()"
+        )
+
+
+def check_no_gradient(*tensors: torch.Tensor) -> None:
+    """Raise GradientError if a gradient would be expected of attention whose scores are modified."""
+    if needs_gradient(*tensors):
+        raise GradientError(
+            "a gradient is required, and attention with modified scores has none yet; "
+            "call it under torch.no_grad() or detach its tensors"
         )

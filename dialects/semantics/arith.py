@@ -79,6 +79,8 @@ _BINARY: dict[type[Operation], Callable[[Value, Value], Value]] = {
     xdsl_arith.DivfOp: np.divide,
     xdsl_arith.MaximumfOp: np.maximum,
     xdsl_arith.MinimumfOp: np.minimum,
+    xdsl_arith.MaxnumfOp: np.fmax,
+    xdsl_arith.MinnumfOp: np.fmin,
 }
 
 _UNARY: dict[type[Operation], Callable[[Value], Value]] = {
@@ -90,7 +92,12 @@ _UNARY: dict[type[Operation], Callable[[Value], Value]] = {
     xdsl_math.LogOp: np.log,
     xdsl_math.Log2Op: np.log2,
     xdsl_math.SqrtOp: np.sqrt,
+    xdsl_math.RsqrtOp: lambda x: 1 / np.sqrt(x),
     xdsl_math.TanhOp: np.tanh,
+    xdsl_math.SinOp: np.sin,
+    xdsl_math.CosOp: np.cos,
+    xdsl_math.FloorOp: np.floor,
+    xdsl_math.CeilOp: np.ceil,
 }
 
 _CASTS: tuple[type[Operation], ...] = (
@@ -99,6 +106,7 @@ _CASTS: tuple[type[Operation], ...] = (
     arith.TruncIOp,
     arith.SIToFPOp,
     arith.FPToSIOp,
+    arith.ExtFOp,
     xdsl_arith.IndexCastOp,
 )
 
@@ -118,17 +126,17 @@ def handles(op: Operation) -> bool:
     return type(op) in _BINARY or type(op) in _UNARY or isinstance(op, known)
 
 
-def execute(op: Operation, operands: Sequence[Value]) -> Value:
-    """The one result of an `arith` or `math` operation on integers, booleans or float32."""
-    return checked_for(op.results[0].type, _compute(op, [np.asarray(value) for value in operands]), op.name)
+def execute(op: Operation, operands: Sequence[Value], real: type[np.floating] = np.float32) -> Value:
+    """The one result of an `arith` or `math` operation on integers, booleans or f32, which computes in `real`."""
+    return checked_for(op.results[0].type, _compute(op, [np.asarray(value) for value in operands]), op.name, real)
 
 
-def checked_for(kind: Attribute, value: Value, what: str) -> Value:
+def checked_for(kind: Attribute, value: Value, what: str, real: type[np.floating] = np.float32) -> Value:
     """`value` in the array type that stands for the IR type `kind`."""
     if kind == i1:
         return np.asarray(value, dtype=np.bool_)
     if isinstance(kind, Float32Type):
-        return np.asarray(value, dtype=np.float32)
+        return np.asarray(value, dtype=real)
     if isinstance(kind, IntegerType | IndexType):
         return checked(np.asarray(value, dtype=np.int64), what)
     raise LoweringError(f"{what} on {kind} has no semantics here")
@@ -139,10 +147,11 @@ def _compute(op: Operation, operands: list[Value]) -> Value:
         assert isinstance(op.value, IntegerAttr | FloatAttr)
         return np.asarray(op.value.value.data)
     if (binary := _BINARY.get(type(op))) is not None:
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             return binary(*operands)
     if (unary := _UNARY.get(type(op))) is not None:
-        return unary(*operands)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return unary(*operands)
     if isinstance(op, arith.CmpiOp):
         return _compare_integers(op.predicate_name, *operands)
     if isinstance(op, arith.CmpfOp):

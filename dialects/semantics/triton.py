@@ -40,8 +40,10 @@ from compilemask.dialects.semantics.triton_memory import (
     round_bf16,
     storage_dtype,
 )
+from compilemask.dialects.semantics.triton_ptx import ptx
 from compilemask.dialects.triton import tt
 from compilemask.dialects.triton.enums import RMW_OPS, enum_name
+from compilemask.dialects.triton.ttg_compute import ElementwiseInlineAsmOp
 from compilemask.dialects.triton.types import PointerType, element_of, shape_of
 from compilemask.errors import LoweringError
 
@@ -255,6 +257,10 @@ _UNARY: dict[type[Operation], Callable[[Array], Array]] = {
     xdsl_math.SqrtOp: np.sqrt,
     xdsl_math.RsqrtOp: lambda x: 1 / np.sqrt(x),
     xdsl_math.TanhOp: np.tanh,
+    xdsl_math.SinOp: np.sin,
+    xdsl_math.CosOp: np.cos,
+    xdsl_math.FloorOp: np.floor,
+    xdsl_math.CeilOp: np.ceil,
 }
 _RELATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "eq": np.equal,
@@ -325,6 +331,11 @@ def _bitcast(_: _Machine, op: Operation, operands: list[Array]) -> Results:
     if isinstance(target, BFloat16Type):
         return (bits_to_bf16(raw.view(np.uint16)),)
     return (raw.view(storage_dtype(target)),)
+
+
+def _inline_asm(_: _Machine, op: Operation, operands: list[Array]) -> Results:
+    assert isinstance(op, ElementwiseInlineAsmOp)
+    return (ptx(op.asm_string.data, operands),)
 
 
 def _select(_: _Machine, __: Operation, operands: list[Array]) -> Results:
@@ -520,6 +531,7 @@ _HANDLERS: dict[type[Operation], _Handler] = {
     arith.CmpfOp: _compare_floats,
     arith.SelectOp: _select,
     arith.BitcastOp: _bitcast,
+    ElementwiseInlineAsmOp: _inline_asm,
     tt.BitcastOp: _bitcast,
     tt.GetProgramIdOp: _program_id,
     tt.GetNumProgramsOp: _num_programs,

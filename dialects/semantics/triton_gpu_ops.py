@@ -15,13 +15,12 @@ from compilemask.dialects.semantics.triton_gpu_product import Product
 from compilemask.dialects.semantics.triton_gpu_schedule import Scheduler, Wait
 from compilemask.dialects.semantics.triton_gpu_shared import Buffer, Storage, allocate, reinterpret
 from compilemask.dialects.semantics.triton_gpu_tma import Descriptor, Load, Store, TensorMap
-from compilemask.dialects.semantics.triton_memory import Array, round_bf16
+from compilemask.dialects.semantics.triton_ptx import ptx
 from compilemask.dialects.triton import ttg, ttng
 from compilemask.dialects.triton.enums import enum_name
 from compilemask.dialects.triton.ttg_types import MemDescType, TensorDescType
 from compilemask.dialects.triton.ttng_tma import REDUCE_KINDS
 from compilemask.dialects.triton.types import element_of
-from compilemask.errors import LoweringError
 
 
 class Program:
@@ -142,12 +141,6 @@ def _convert_layout(_: Partition, __: ttg.ConvertLayoutOp, operands: list[Any]) 
     return operands
 
 
-_CONVERSIONS: dict[str, Callable[[Array], Array]] = {
-    "cvt.rn.bf16x2.f32 $0, $2, $1;": round_bf16,
-    "cvt.rn.f16x2.f32 $0, $2, $1;": lambda x: x.astype(np.float16),
-}
-"""PTX on two elements at a time: the second goes to the upper half."""
-
 _NAMED_BARRIER = re.compile(r"bar\.(sync|arrive) (\d+), (\d+);( mov\.b32 \$0, \$1;)?")
 
 
@@ -157,10 +150,7 @@ def is_named_barrier(op: ttg.ElementwiseInlineAsmOp) -> bool:
 
 
 def _inline_asm(_: Partition, op: ttg.ElementwiseInlineAsmOp, operands: list[Any]) -> Results:
-    text = op.asm_string.data.strip()
-    if text not in _CONVERSIONS:
-        raise LoweringError(f"PTX '{text}' has no semantics here")
-    return (_CONVERSIONS[text](*operands),)
+    return (ptx(op.asm_string.data, operands),)
 
 
 def named_barrier(partition: Partition, op: ttg.ElementwiseInlineAsmOp, operands: list[Any]) -> Iterator[Wait]:

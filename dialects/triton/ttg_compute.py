@@ -23,7 +23,7 @@ from xdsl.traits import Pure
 
 from compilemask.dialects.triton.layouts import RegisterLayout
 from compilemask.dialects.triton.ttg_types import layout_of
-from compilemask.dialects.triton.types import element_of, require, shape_of
+from compilemask.dialects.triton.types import element_of, encoding_of, require, shape_of
 
 REGISTER_BITS, POINTER_BITS = 32, 64
 
@@ -93,7 +93,7 @@ class ElementwiseInlineAsmOp(IRDLOperation):
         require(bool(self.result_types), self, "a result is needed; move an operand into it if there is none")
         require(len({shape_of(type_) for type_ in types}) == 1, self, "operands and results differ in shape")
         if isinstance(types[0], TensorType):
-            require(len({layout_of(self, type_) for type_ in types}) == 1, self, "layouts differ")
+            require(len({encoding_of(type_) for type_ in types}) == 1, self, "layouts differ")
         packed = self.packed_element.value.data
         require(0 < packed <= self.MAX_PACKED and packed & (packed - 1) == 0, self, f"packed_element {packed}")
         parts = [part for part in self.constraints.data.split(",") if not part.strip().startswith("~")]

@@ -28,6 +28,8 @@ class AttentionConfig:
     `negative_scale` makes the kernel take scales of either sign; without it, out and lse are NaN if the scale is
     negative. It costs: Hopper's matrix product reads an operand that arithmetic has touched from registers, loaded in
     every step. Attention with a score region takes any scale.
+
+    `approximate` takes the hyperbolic tangents of a score region from the hardware of CUDA targets, exact to 11 bits.
     """
 
     block_q: int = 64
@@ -36,6 +38,7 @@ class AttentionConfig:
     num_stages: int = 2
     aligned: bool = True
     negative_scale: bool = False
+    approximate: bool = False
 
     def __post_init__(self) -> None:
         for name, size, smallest in (("block_q", self.block_q, 16), ("block_kv", self.block_kv, 16)):
@@ -69,7 +72,8 @@ class AttentionConfig:
         block_q, block_kv, num_warps, num_stages = _table(target, isinstance(element_type, Float32Type))[
             max(padded, 64)
         ]
-        return cls(block_q, block_kv, num_warps, num_stages, aligned, negative_scale)
+        approximate = target.startswith("cuda:") and not isinstance(element_type, Float32Type)
+        return cls(block_q, block_kv, num_warps, num_stages, aligned, negative_scale, approximate)
 
 
 def padded_head_dim(head_dim: int) -> int:

@@ -2,7 +2,8 @@
 
 Everything is in base 2. Without a score region, scores are `product * |scale| * log2(e)`: the sign of the scale has
 moved to the query. The factor is never negative, so the maximum can be taken before it is applied, and factor and
-subtraction are one fused operation per element.
+subtraction are one fused operation per element. A score region gives scores in base 2, or pointwise weights, which
+need neither maximum nor sum.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from compilemask.dialects.tiling import Weights
 from compilemask.lowering.tiling_to_tt.attention_frame import Frame
-from compilemask.lowering.tiling_to_tt.attention_score import scored
+from compilemask.lowering.tiling_to_tt.attention_score import LOG2_E, ScoreRegion, sink_logit
 from compilemask.lowering.tiling_to_tt.builder import Value, f32
 
-LOG2_E = math.log2(math.e)
 SMALLEST_FACTOR = 2.0**-126
 
 
@@ -27,23 +28,30 @@ class State(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """`natural` scales products to scores before a score region, `factor` then turns scores to base 2."""
+    """How products become scores in base 2: by the region if there is one, then times `factor`."""
 
-    natural: Value | None
+    region: ScoreRegion | None
     factor: Value
 
 
 def initial_state(frame: Frame) -> State:
-    """Rows that have seen nothing."""
+    """Rows that have seen nothing but the sink."""
     kb, rows = frame.kb, frame.config.block_q
-    return State(kb.full((rows,), -math.inf, f32), kb.zeros((rows,), f32), kb.zeros((rows, frame.padded), f32))
+    acc = kb.zeros((rows, frame.padded), f32)
+    logit = sink_logit(kb, frame.op, frame.batch, frame.head)
+    if logit is None:
+        return State(kb.full((rows,), -math.inf, f32), kb.zeros((rows,), f32), acc)
+    return State(kb.full((rows,), logit), kb.full((rows,), kb.where(logit == -math.inf, 0.0, 1.0)), acc)
 
 
 def prepare(frame: Frame, query: Value) -> tuple[Value, Scale]:
     """The query and the scale as the steps use them."""
     kb, scale = frame.kb, frame.kb.arg("scale")
     if frame.op.score.blocks:
-        return query, Scale(scale, kb.constant(LOG2_E, f32))
+        rows = (frame.first_row, kb.arange(0, frame.config.block_q)[:, None])
+        place = (frame.batch, frame.head)
+        region = ScoreRegion(kb, frame.op, place, rows, approximate=frame.config.approximate)
+        return query, Scale(region, kb.constant(1.0, f32))
     if frame.config.negative_scale:
         query = kb.where(scale < 0.0, -query, query)
     # Not 0: what is not visible scores -inf, and -inf * 0 is NaN.
@@ -64,8 +72,11 @@ def step(
     kb = frame.kb
     precision = frame.op.precision.data.value
     scores = kb.dot(query, kb.trans(key), precision=precision).named("scores")
-    if scale.natural is not None:
-        scores = scored(frame, scores * scale.natural, first_key)
+    if scale.region is not None:
+        scores = scale.region.apply(scores, first_key, kb.arange(0, frame.config.block_kv)[None, :])
+    if frame.op.weights.data is Weights.POINTWISE:
+        weights = kb.cast(scores if seen is None else kb.where(seen, scores, 0.0), frame.element_type)
+        return state._replace(acc=kb.dot(weights, value, state.acc, precision=precision))
     if seen is not None:
         scores = kb.where(seen, scores, -math.inf)
     peak = kb.maximum(state.peak, kb.reduce(scores, 1, "max") * scale.factor).named("peak")

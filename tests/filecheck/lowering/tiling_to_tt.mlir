@@ -2,13 +2,13 @@
 // RUN: compilemask-opt %s -p "tiling-to-tt{block-q=64 block-kv=32}" | filecheck %s
 
 func.func @attention(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %descriptor: !tiling.descriptor, %scale: f32) -> (tensor<?x?x?x64xf16>, tensor<?x?x?xf32>) {
-  %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision ieee {
+  %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision ieee weights softmax {
   } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>, tensor<?x?x?xf32>
   func.return %out, %lse : tensor<?x?x?x64xf16>, tensor<?x?x?xf32>
 }
 
 // CHECK-NOT: tiling.attention
-// CHECK: tt.func public @attention(%q: !tt.ptr<f16> {tt.divisibility = 16 : i32}, {{.*}}%lse: !tt.ptr<f32>, %tiles: !tt.ptr<i32>, {{.*}}%q_s: i64 {tt.divisibility = 8 : i32}, {{.*}}%scale: f32)
+// CHECK: tt.func public @attention(%q: !tt.ptr<f16> {tt.divisibility = 16 : i32}, {{.*}}%lse: !tt.ptr<f32>, %order: !tt.ptr<i32>, {{.*}}%q_s: i64 {tt.divisibility = 8 : i32}, {{.*}}%scale: f32)
 // CHECK: %tile = tt.load
 // CHECK: %query = tt.load {{.*}} : tensor<64x64x!tt.ptr<f16>>
 

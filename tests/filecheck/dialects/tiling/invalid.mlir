@@ -81,7 +81,7 @@ tiling.func @bad(%tile: i32, %queries: i32, %keys: i32) -> !tiling.runs attribut
 
 // tiling.attention: a dynamic head size
 func.func @bad(%q: tensor<?x?x?x?xf16>, %k: tensor<?x?x?x?xf16>, %v: tensor<?x?x?x?xf16>, %d: !tiling.descriptor, %s: f32) {
-  %out, %lse = tiling.attention %q, %k, %v following %d scale %s precision ieee {
+  %out, %lse = tiling.attention %q, %k, %v following %d scale %s precision ieee weights softmax {
   } : tensor<?x?x?x?xf16>, tensor<?x?x?x?xf16>, tensor<?x?x?x?xf16> -> tensor<?x?x?x?xf16>, tensor<?x?x?xf32>
   func.return
 }
@@ -92,7 +92,7 @@ func.func @bad(%q: tensor<?x?x?x?xf16>, %k: tensor<?x?x?x?xf16>, %v: tensor<?x?x
 
 // tiling.attention: integers
 func.func @bad(%q: tensor<?x?x?x64xi8>, %k: tensor<?x?x?x64xi8>, %v: tensor<?x?x?x64xi8>, %d: !tiling.descriptor, %s: f32) {
-  %out, %lse = tiling.attention %q, %k, %v following %d scale %s precision ieee {
+  %out, %lse = tiling.attention %q, %k, %v following %d scale %s precision ieee weights softmax {
   } : tensor<?x?x?x64xi8>, tensor<?x?x?x64xi8>, tensor<?x?x?x64xi8> -> tensor<?x?x?x64xi8>, tensor<?x?x?xf32>
   func.return
 }
@@ -103,7 +103,7 @@ func.func @bad(%q: tensor<?x?x?x64xi8>, %k: tensor<?x?x?x64xi8>, %v: tensor<?x?x
 
 // tiling.attention: keys of another type
 func.func @bad(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xbf16>, %v: tensor<?x?x?x64xf16>, %d: !tiling.descriptor, %s: f32) {
-  %out, %lse = tiling.attention %q, %k, %v following %d scale %s precision ieee {
+  %out, %lse = tiling.attention %q, %k, %v following %d scale %s precision ieee weights softmax {
   } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xbf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>, tensor<?x?x?xf32>
   func.return
 }
@@ -114,7 +114,7 @@ func.func @bad(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xbf16>, %v: tensor<?
 
 // tiling.attention: a log-sum-exp in half precision
 func.func @bad(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %d: !tiling.descriptor, %s: f32) {
-  %out, %lse = tiling.attention %q, %k, %v following %d scale %s precision ieee {
+  %out, %lse = tiling.attention %q, %k, %v following %d scale %s precision ieee weights softmax {
   } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>, tensor<?x?x?xf16>
   func.return
 }
@@ -125,24 +125,144 @@ func.func @bad(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x
 
 // tiling.attention: arguments of the score region
 func.func @bad(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %d: !tiling.descriptor, %s: f32) {
-  %out, %lse = tiling.attention %q, %k, %v following %d scale %s precision ieee {
+  %out, %lse = tiling.attention %q, %k, %v following %d scale %s precision ieee weights softmax {
   ^bb0(%x: f32):
     tiling.yield %x
   } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>, tensor<?x?x?xf32>
   func.return
 }
-// CHECK: the score region takes (score: f32, q: i32, kv: i32) and ends in tiling.yield
+// CHECK: tiling.attention: a score region takes (score: f32, b: i32, h: i32, q: i32, kv: i32, captured values) and ends in tiling.yield
 
 // -----
 // CHECK: {{^// -+$}}
 
 // tiling.yield: no score
 func.func @bad(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %d: !tiling.descriptor, %s: f32) {
-  %out, %lse = tiling.attention %q, %k, %v following %d scale %s precision ieee {
-  ^bb0(%x: f32, %i: i32, %j: i32):
+  %out, %lse = tiling.attention %q, %k, %v following %d scale %s precision ieee weights softmax {
+  ^bb0(%x: f32, %b: i32, %h: i32, %i: i32, %j: i32):
     "tiling.yield"(%i) : (i32) -> ()
   } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>, tensor<?x?x?xf32>
   func.return
 }
 // CHECK: operand 'score' at position 0 does not verify:
 // CHECK-NEXT: Expected attribute f32 but got i32
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.yield: outside of a score region
+func.func @bad(%x: f32) {
+  "tiling.yield"(%x) : (f32) -> ()
+}
+// CHECK: tiling.yield ends a score region, which is one of tiling.attention and tiling.score
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.score: what it captures
+tiling.score @bad(%x: f32, %b: i32, %h: i32, %i: i32, %j: i32, %t: memref<?x4xf32>) -> f32 {
+  tiling.yield %x
+}
+// CHECK: tiling.score @bad: argument 5 of the score region is memref<?x4xf32>; it captures f32, and memref<?xT> of f32, f16, bf16 or i32
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.score: a sink needs a softmax
+tiling.score @bad(%x: f32, %b: i32, %h: i32, %i: i32, %j: i32) -> f32 attributes {weights = #tiling<weights pointwise>, sink = f32} {
+  tiling.yield %x
+}
+// CHECK: tiling.score @bad: pointwise weights have no sink; it is a key of a softmax
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.score: an operation that is not for single numbers
+tiling.score @bad(%x: f32, %b: i32, %h: i32, %i: i32, %j: i32) -> f32 {
+  %p = "tt.get_program_id"() <{axis = 0 : i32}> : () -> i32
+  tiling.yield %x
+}
+// CHECK: tiling.score @bad: tt.get_program_id in a score region; arith and math operations on numbers, and tiling.read, are known
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.score: its type
+tiling.score @bad(%x: f32, %b: i32, %h: i32, %i: i32, %j: i32) -> i32 {
+  tiling.yield %x
+}
+// CHECK: tiling.score @bad must return one f32
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.score: weights of another kind
+tiling.score @bad(%x: f32, %b: i32, %h: i32, %i: i32, %j: i32) -> f32 attributes {weights = 3 : i32} {
+  tiling.yield %x
+}
+// CHECK: tiling.score @bad: weights must be #tiling<weights softmax> or #tiling<weights pointwise>
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.read: the type of an entry
+tiling.score @bad(%x: f32, %b: i32, %h: i32, %i: i32, %j: i32, %t: memref<?xbf16>) -> f32 {
+  %y = tiling.read %t[%j] : memref<?xbf16> -> f32
+  tiling.yield %y
+}
+// CHECK: tiling.read of memref<?xbf16> gives bf16, not f32
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.attention: a sink of integers
+func.func @bad(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %d: !tiling.descriptor, %s: f32, %t: memref<?xi32>) {
+  %out, %lse = tiling.attention %q, %k, %v following %d scale %s precision ieee weights softmax sink %t : memref<?xi32> {
+  } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>, tensor<?x?x?xf32>
+  func.return
+}
+// CHECK: tiling.attention: a sink is a memref<?xT> of f32, f16 or bf16, got memref<?xi32>
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.attention: pointwise weights without a region
+func.func @bad(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %d: !tiling.descriptor, %s: f32) {
+  %out = tiling.attention %q, %k, %v following %d scale %s precision ieee weights pointwise {
+  } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>
+  func.return
+}
+// CHECK: tiling.attention: pointwise weights come from a region; no lse and no sink
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.attention: captured values that the region does not take
+func.func @bad(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %d: !tiling.descriptor, %s: f32) {
+  %out, %lse = tiling.attention %q, %k, %v following %d scale %s precision ieee weights softmax given %s : f32 {
+  ^bb0(%x: f32, %b: i32, %h: i32, %i: i32, %j: i32):
+    tiling.yield %x
+  } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>, tensor<?x?x?xf32>
+  func.return
+}
+// CHECK: tiling.attention captures (f32), and its score region takes ()
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.attention: captured values without a region
+func.func @bad(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %d: !tiling.descriptor, %s: f32) {
+  %out, %lse = tiling.attention %q, %k, %v following %d scale %s precision ieee weights softmax given %s : f32 {
+  } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>, tensor<?x?x?xf32>
+  func.return
+}
+// CHECK: tiling.attention captures values, and has no score region that uses them
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.score: a sink of integers
+tiling.score @bad(%x: f32, %b: i32, %h: i32, %i: i32, %j: i32) -> f32 attributes {sink = i32} {
+  tiling.yield %x
+}
+// CHECK: tiling.score @bad: sink is the type of its logits, f32, f16 or bf16, not i32

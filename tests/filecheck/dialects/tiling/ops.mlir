@@ -40,27 +40,27 @@ tiling.func @image(%tile: i32, %queries: i32, %keys: i32, %width: i32) -> !tilin
 // CHECK-NEXT:  }
 
 func.func @plain(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %descriptor: !tiling.descriptor, %scale: f32) {
-  %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision ieee {
+  %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision ieee weights softmax {
   } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>, tensor<?x?x?xf32>
   func.return
 }
 // CHECK-LABEL: func.func @plain(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %descriptor: !tiling.descriptor, %scale: f32) {
-// CHECK-NEXT:    %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision ieee {
+// CHECK-NEXT:    %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision ieee weights softmax {
 // CHECK-NEXT:    } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>, tensor<?x?x?xf32>
 // CHECK-NEXT:    func.return
 // CHECK-NEXT:  }
 
 func.func @scored(%q: tensor<?x?x?x64xf32>, %k: tensor<?x?x?x64xf32>, %v: tensor<?x?x?x64xf32>, %descriptor: !tiling.descriptor, %scale: f32) {
-  %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision tf32x3 {
-  ^bb0(%score: f32, %row: i32, %kv: i32):
+  %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision tf32x3 weights softmax {
+  ^bb0(%score: f32, %b: i32, %h: i32, %row: i32, %kv: i32):
     %0 = arith.addf %score, %score : f32
     tiling.yield %0
   } : tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32> -> tensor<?x?x?x64xf32>, tensor<?x?x?xf32>
   func.return
 }
 // CHECK-LABEL: func.func @scored(%q: tensor<?x?x?x64xf32>, %k: tensor<?x?x?x64xf32>, %v: tensor<?x?x?x64xf32>, %descriptor: !tiling.descriptor, %scale: f32) {
-// CHECK-NEXT:    %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision tf32x3 {
-// CHECK-NEXT:    ^bb0(%score: f32, %row: i32, %kv: i32):
+// CHECK-NEXT:    %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision tf32x3 weights softmax {
+// CHECK-NEXT:    ^bb0(%score: f32, %b: i32, %h: i32, %row: i32, %kv: i32):
 // CHECK-NEXT:      %0 = arith.addf %score, %score : f32
 // CHECK-NEXT:      tiling.yield %0
 // CHECK-NEXT:    } : tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32>, tensor<?x?x?x64xf32> -> tensor<?x?x?x64xf32>, tensor<?x?x?xf32>
@@ -72,5 +72,48 @@ func.func @scored(%q: tensor<?x?x?x64xf32>, %k: tensor<?x?x?x64xf32>, %v: tensor
 // GENERIC: %past = "tiling.envelope"(%rows, %queries, %keys) <{part = 0 : i32, callee = @causal}> : (!tiling.rows, i32, i32) -> !tiling.envelope
 // GENERIC: %runs = "tiling.classify"(%rows, %past, %queries, %keys) <{callee = @causal, operandSegmentSizes = array<i32: 1, 1, 2>}> : (!tiling.rows, !tiling.envelope, i32, i32) -> !tiling.runs
 // GENERIC: "tiling.return"(%runs) : (!tiling.runs) -> ()
-// GENERIC: %out, %lse = "tiling.attention"(%q, %k, %v, %descriptor, %scale) <{precision = #tiling<precision ieee>}> ({
+// GENERIC: %out, %lse = "tiling.attention"(%q, %k, %v, %descriptor, %scale) <{precision = #tiling<precision ieee>, weights = #tiling<weights softmax>, operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 0, 0>}> ({
 // GENERIC: "tiling.yield"(%0) : (f32) -> ()
+
+// A sink, captured values, and weights that are no softmax.
+func.func @sink(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %descriptor: !tiling.descriptor, %scale: f32, %logits: memref<?xbf16>, %cap: f32, %table: memref<?xi32>) {
+  %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision ieee weights softmax sink %logits : memref<?xbf16> given %cap, %table : f32, memref<?xi32> {
+  ^bb0(%score: f32, %b: i32, %h: i32, %row: i32, %kv: i32, %c: f32, %ids: memref<?xi32>):
+    %id = tiling.read %ids[%kv] : memref<?xi32> -> i32
+    %0 = arith.sitofp %id : i32 to f32
+    %1 = arith.mulf %0, %c : f32
+    tiling.yield %1
+  } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>, tensor<?x?x?xf32>
+  %weighed = tiling.attention %q, %k, %v following %descriptor scale %scale precision ieee weights pointwise {
+  ^bb0(%score: f32, %b: i32, %h: i32, %row: i32, %kv: i32):
+    tiling.yield %score
+  } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>
+  func.return
+}
+// CHECK-LABEL: func.func @sink(
+// CHECK-NEXT:    %out, %lse = tiling.attention %q, %k, %v following %descriptor scale %scale precision ieee weights softmax sink %logits : memref<?xbf16> given %cap, %table : f32, memref<?xi32> {
+// CHECK-NEXT:    ^bb0(%score: f32, %b: i32, %h: i32, %row: i32, %kv: i32, %c: f32, %ids: memref<?xi32>):
+// CHECK-NEXT:      %id = tiling.read %ids[%kv] : memref<?xi32> -> i32
+// CHECK:           tiling.yield %1
+// CHECK-NEXT:    } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>, tensor<?x?x?xf32>
+// CHECK-NEXT:    %weighed = tiling.attention %q, %k, %v following %descriptor scale %scale precision ieee weights pointwise {
+// CHECK-NEXT:    ^bb0(%score_1: f32, %b_1: i32, %h_1: i32, %row_1: i32, %kv_1: i32):
+// CHECK-NEXT:      tiling.yield %score_1
+// CHECK-NEXT:    } : tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16>, tensor<?x?x?x64xf16> -> tensor<?x?x?x64xf16>
+// GENERIC: %id = "tiling.read"(%ids, %kv) : (memref<?xi32>, i32) -> i32
+
+tiling.score @silu(%score: f32, %b: i32, %h: i32, %q: i32, %kv: i32, %length: f32) -> f32 attributes {weights = #tiling<weights pointwise>} {
+  %0 = arith.divf %score, %length : f32
+  tiling.yield %0
+}
+tiling.score @sinking(%score: f32, %b: i32, %h: i32, %q: i32, %kv: i32) -> f32 attributes {sink = bf16} {
+  tiling.yield %score
+}
+// CHECK:      tiling.score @silu(%score: f32, %b: i32, %h: i32, %q: i32, %kv: i32, %length: f32) -> f32 attributes {weights = #tiling<weights pointwise>} {
+// CHECK-NEXT:   %0 = arith.divf %score, %length : f32
+// CHECK-NEXT:   tiling.yield %0
+// CHECK-NEXT: }
+// CHECK-NEXT: tiling.score @sinking(%score: f32, %b: i32, %h: i32, %q: i32, %kv: i32) -> f32 attributes {sink = bf16} {
+// CHECK-NEXT:   tiling.yield %score
+// CHECK-NEXT: }
+// GENERIC: "tiling.score"() <{sym_name = "silu", function_type = (f32, i32, i32, i32, i32, f32) -> f32}> ({

@@ -1,0 +1,28 @@
+"""What inline PTX computes, on numpy: the instructions that kernels are written with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from compilemask.dialects.semantics.triton_memory import Array, round_bf16
+from compilemask.errors import LoweringError
+
+_INSTRUCTIONS: dict[str, Callable[[Array], Array]] = {
+    # On two elements at a time: the second goes to the upper half.
+    "cvt.rn.bf16x2.f32 $0, $2, $1;": round_bf16,
+    "cvt.rn.f16x2.f32 $0, $2, $1;": lambda x: x.astype(np.float16),
+    # The hardware's result is off by up to 2^-11.
+    "tanh.approx.f32 $0, $1;": np.tanh,
+}
+
+
+def ptx(text: str, operands: Sequence[Array]) -> Array:
+    """The result of inline PTX. Raises LoweringError if it is not known here."""
+    if text.strip() not in _INSTRUCTIONS:
+        raise LoweringError(f"PTX '{text.strip()}' has no semantics here")
+    return _INSTRUCTIONS[text.strip()](*operands)
+
+
+__all__ = ["ptx"]
