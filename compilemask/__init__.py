@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         window,
     )
     from compilemask.observe import debug
-    from compilemask.runtime import Compiled, Descriptor, attention, compile
+    from compilemask.runtime import Compiled, Descriptor, Explanation, attention, compile, explain
 
 __all__ = [
     "CompileMaskError",
@@ -64,6 +64,7 @@ __all__ = [
     "DescriptorError",
     "DeviceError",
     "DialectError",
+    "Explanation",
     "GradientError",
     "IRError",
     "LoweringError",
@@ -87,6 +88,7 @@ __all__ = [
     "debug",
     "disk2d",
     "document",
+    "explain",
     "flex_attention",
     "from_block_mask",
     "from_mask_mod",
@@ -103,7 +105,7 @@ __all__ = [
 ]
 
 _FLEX = ("flex_attention", "from_block_mask")
-_RUNTIME = ("Compiled", "Descriptor", "attention", "compile")
+_RUNTIME = ("Compiled", "Descriptor", "Explanation", "attention", "compile", "explain")
 """The names that need PyTorch at once, as those of `_FLEX` do."""
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import IntAttr, MemRefType, i1, i32
+from xdsl.dialects.builtin import ArrayAttr, IntAttr, MemRefType, StringAttr, i1, i32
 from xdsl.ir import Attribute, Block, Dialect, ParametrizedAttribute, Region, SSAValue, TypeAttribute
 from xdsl.irdl import (
     IRDLOperation,
@@ -23,6 +23,7 @@ from xdsl.irdl import (
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
+    opt_prop_def,
     region_def,
     result_def,
     traits_def,
@@ -363,23 +364,30 @@ class BetweenOp(IRDLOperation):
     in inner.
 
     For masks that no few intervals say. Tiles outside outer are empty, tiles inside inner full; the predicate takes
-    (q, kv).
+    (q, kv). `why` tells a reader what intervals could not say.
     """
 
     name = "interval.between"
     inner = operand_def(SetType)
     outer = operand_def(SetType)
+    why = opt_prop_def(ArrayAttr[StringAttr])
     body = region_def("single_block")
     result = result_def(SetType(UNBOUNDED))
-    assembly_format = "$inner `,` $outer $body attr-dict `:` type($inner) `,` type($outer)"
+    assembly_format = "$inner `,` $outer (`because` $why^)? $body attr-dict `:` type($inner) `,` type($outer)"
     traits = traits_def(Pure())
 
-    def __init__(self, inner: SSAValue, outer: SSAValue, body: Region | None = None) -> None:
+    def __init__(self, inner: SSAValue, outer: SSAValue, body: Region | None = None, why: Sequence[str] = ()) -> None:
         super().__init__(
             operands=[inner, outer],
             regions=[body or Region(Block(arg_types=[i32, i32]))],
+            properties={"why": ArrayAttr([StringAttr(reason) for reason in why]) if why else None},
             result_types=[SetType(UNBOUNDED)],
         )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What `why` says."""
+        return () if self.why is None else tuple(reason.data for reason in self.why)
 
     def verify_(self) -> None:
         if [arg.type for arg in self.body.block.args] != [i32, i32]:

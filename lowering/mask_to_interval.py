@@ -269,7 +269,7 @@ class FunctionLowering:
 
     def _between(self, op: mask.WhereOp, sets: Sets) -> SSAValue:
         """Decided by the predicate between an inner and an outer set."""
-        between = interval.BetweenOp(*sets)
+        between = interval.BetweenOp(sets.inner, sets.outer, why=sets.why)
         body = Builder(InsertPoint.at_end(between.body.block))
         mapping: dict[SSAValue, Any] = dict(self.values)
         for old, new in zip(op.body.block.args, between.body.block.args, strict=True):

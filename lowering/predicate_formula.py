@@ -123,6 +123,7 @@ class PredicateReader:
             case _ if self.is_free(value):
                 return self._flag(value, positive)
             case _:
+                self.terms.reasons["a truth value of the predicate is not a comparison of integers"] = None
                 return UNKNOWN
 
     def _differ(self, lhs: SSAValue, rhs: SSAValue, positive: bool) -> Formula:

@@ -79,6 +79,8 @@ class Terms:
     bounds: Bounds
     key: SSAValue
     emitter: BoundEmitter = field(init=False)
+    reasons: dict[str, None] = field(default_factory=dict)
+    """Why constraints were not solved, in order."""
     _emitted: dict[object, SSAValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

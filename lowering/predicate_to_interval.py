@@ -38,6 +38,7 @@ from compilemask.lowering.predicate_formula import (
 )
 from compilemask.lowering.predicate_pieces import Piece, Solved, Span, merged, piece_of
 from compilemask.lowering.predicate_terms import Choice, Entry, Opaque, Quotient, Terms, expression
+from compilemask.lowering.predicate_text import entry_reason, opaque_reason, several_reason
 from compilemask.passes.bounds import (
     All,
     Bounds,
@@ -59,10 +60,11 @@ FAR = 2**30
 
 
 class Sets(NamedTuple):
-    """An inner and an outer set of one formula; the same value if the formula is solved."""
+    """An inner and an outer set of one formula; the same value if the formula is solved, and `why` not otherwise."""
 
     inner: SSAValue
     outer: SSAValue
+    why: tuple[str, ...] = ()
 
 
 class Frame(NamedTuple):
@@ -163,7 +165,7 @@ class PredicateLowering:
         """lower <= expr <= upper, where the bounds do not depend on the key."""
         self._steps -= 1
         if self._steps < 0:
-            return UNKNOWN
+            return self._unsolved(f"the predicate splits into more than {STEPS} constraints")
         free, opened = self.terms.free_part(expr), self.terms.open_atoms(expr)
         lower, upper = _shifted(lower, free), _shifted(upper, free)
         if not opened:
@@ -175,7 +177,12 @@ class PredicateLowering:
         if len(opened) == 1:
             atom, factor = opened[0]
             return self._one_atom(atom, *self._divided(lower, upper, factor))
-        return as_cycle(self.terms, self.query, opened, lower, upper) or UNKNOWN
+        cycle = as_cycle(self.terms, self.query, opened, lower, upper)
+        return cycle or self._unsolved(several_reason(expr - free, opened, self.query))
+
+    def _unsolved(self, reason: str) -> Unknown:
+        self.terms.reasons[reason] = None
+        return UNKNOWN
 
     def _cases(self, atom: Extreme | Choice, factor: int, rest: Expr, lower: Expr | None, upper: Expr | None) -> Solved:
         """rest + factor * atom between bounds, case by case."""
@@ -205,9 +212,11 @@ class PredicateLowering:
                 first = None if lower is None else self.terms.search(table, lower)
                 last = None if upper is None else self.terms.search(table, upper + 1) - 1
                 return self._within(index, first, last)
+            case Entry():
+                return self._unsolved(entry_reason(atom))
             case _:
-                assert isinstance(atom, Entry | Opaque)
-                return UNKNOWN
+                assert isinstance(atom, Opaque)
+                return self._unsolved(opaque_reason(atom.ssa))
 
     def _divided(self, lower: Expr | None, upper: Expr | None, factor: int) -> tuple[Expr | None, Expr | None]:
         """Bounds of an atom from those of its multiple."""
@@ -304,7 +313,8 @@ def lower_predicate(
     assert isinstance(end, mask.YieldOp)
     lowering = PredicateLowering(terms, row, keys, ascending)
     formula = lowering.substituted(reader.formula(end.visible))
-    return lowering.sets(lowering.solve(formula))
+    sets = lowering.sets(lowering.solve(formula))
+    return sets._replace(why=tuple(terms.reasons))
 
 
 def _exact(value: SSAValue) -> Sets:

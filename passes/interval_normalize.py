@@ -54,6 +54,8 @@ class Normalizer:
 
     bounds: Bounds
     algebra: SetAlgebra
+    reasons: dict[str, None] = field(default_factory=dict)
+    """What made sets inexact, in order."""
     _known: dict[SSAValue, Enclosure] = field(default_factory=dict)
     _conditions: dict[SSAValue, Condition | None] = field(default_factory=dict)
 
@@ -82,6 +84,7 @@ class Normalizer:
             case interval.ComplementOp():
                 return self._complement(op)
             case interval.BetweenOp():
+                self.reasons.update(dict.fromkeys(op.reasons))
                 inner, outer = self.enclosure(op.inner), self.enclosure(op.outer)
                 return Enclosure(inner.inner, outer.outer)
             case _:
@@ -123,7 +126,9 @@ class Normalizer:
         return Enclosure(inner or RowSet(), outer or self.algebra.everything)
 
     def _union(self, op: interval.UnionOp) -> Enclosure:
-        found = self._alternation(op) or self._monotone(self.algebra.union, op.lhs, op.rhs)
+        found = self._alternation(op)
+        if found is None or not found.exact:
+            found = self._monotone(self.algebra.union, op.lhs, op.rhs)
         if found.inner.ranges or found.inner.families:
             return found
         # Each operand lies inside the union; the one with more parts is likely the larger one.
@@ -134,11 +139,10 @@ class Normalizer:
 
     def _alternation(self, op: interval.UnionOp) -> Enclosure | None:
         """The union of two sets that no row sees both of: no more ranges than the larger one has."""
-        conditions = [self._rows(operand) for operand in op.operands]
-        if conditions[0] is None or conditions[1] is None or not self.algebra.exclude(*conditions):
+        rows, other = self._rows(op.lhs), self._rows(op.rhs)
+        if rows is None or other is None or not self.algebra.exclude(rows, other):
             return None
-        condition = conditions[0]
-        return self._monotone(lambda a, b: self.algebra.alternate(condition, a, b), op.lhs, op.rhs)
+        return self._monotone(lambda a, b: self.algebra.alternate(rows, a, b), op.lhs, op.rhs)
 
     def _rows(self, value: SSAValue) -> Condition | None:
         """A condition without which a row sees nothing of a set."""
@@ -162,7 +166,8 @@ class Normalizer:
     def _or_else(self, fallback: RowSet | None, operation: Callable[..., RowSet], *operands: RowSet) -> RowSet | None:
         try:
             return operation(*operands)
-        except TooComplex:
+        except TooComplex as reason:
+            self.reasons[str(reason)] = None
             return fallback
 
     def _intersection(self, op: interval.IntersectOp) -> Enclosure:
@@ -226,13 +231,14 @@ def normalize(func: interval.FuncOp, max_ranges: int = 8) -> None:
     assert isinstance(terminator, interval.ReturnOp)
     bounds = function_bounds(func)
     keys = of_atom(Value(func.body.block.args[2]))
-    found = Normalizer(bounds, SetAlgebra(bounds, keys, max_ranges)).enclosure(terminator.value)
+    normalizer = Normalizer(bounds, SetAlgebra(bounds, keys, max_ranges))
+    found = normalizer.enclosure(terminator.value)
     emitter = BoundEmitter(Builder(InsertPoint.before(terminator)))
     outer = _emit_set(emitter, found.outer, "visible" if found.exact else "outer")
     result = outer
     if not found.exact:
         inner = _emit_set(emitter, found.inner, "inner")
-        between = interval.BetweenOp(inner, outer)
+        between = interval.BetweenOp(inner, outer, why=tuple(normalizer.reasons))
         MembershipEmitter(func, between.body.block).emit(terminator.value)
         result = emitter.builder.insert(between).result
         result.name_hint = "visible"

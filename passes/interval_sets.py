@@ -148,7 +148,7 @@ class SetAlgebra:
 
     def _meet_lines(self, f: Family, g: Family) -> Family:
         if f.grid != g.grid:
-            raise TooComplex("lines of two rasters at once")
+            raise TooComplex("lines of two rasters stand in one set")
         return replace(
             f,
             first=self.bounds.maximum(f.first, g.first),
@@ -255,7 +255,7 @@ class SetAlgebra:
     def _without(self, family: Family, cut: Family) -> list[Family]:
         """The family less another one on the same lines."""
         if family.grid != cut.grid:
-            raise TooComplex("lines of two rasters at once")
+            raise TooComplex("lines of two rasters stand in one set")
         bounds = self.bounds
         line = _line_of(family)
         inside = conjunction(NonNegative(line - cut.first), NonNegative(cut.last - line - 1))
@@ -310,20 +310,20 @@ class SetAlgebra:
         kept = [item for item in ranges if not self._provably_empty(item)]
         kept_families = [item for item in families if not self._family_empty(item)]
         if len(kept) > self.max_ranges:
-            raise TooComplex(f"{len(kept)} intervals, more than {self.max_ranges}")
+            raise TooComplex(f"a row sees {len(kept)} intervals, more than {self.max_ranges}")
         if len(kept_families) > self.max_families:
-            raise TooComplex(f"{len(kept_families)} families, more than {self.max_families}")
+            raise TooComplex(f"{len(kept_families)} families of intervals, more than {self.max_families}")
         if len({family.grid for family in kept_families}) > 1:
-            raise TooComplex("lines of two rasters at once")
+            raise TooComplex("lines of two rasters stand in one set")
         self._check_size([*kept, *kept_families])
         return RowSet(tuple(kept), tuple(kept_families))
 
     def _check_size(self, items: Sequence[Range | Family]) -> None:
         """Give up before bounds grow beyond what is worth evaluating."""
         if len(items) > self.max_ranges + self.max_families:
-            raise TooComplex(f"{len(items)} intervals on the way")
+            raise TooComplex(f"{len(items)} intervals on the way, more than {self.max_ranges + self.max_families}")
         if any(bound.size > self.max_bound_size for item in items for bound in (item.lo, item.hi)):
-            raise TooComplex(f"a bound of more than {self.max_bound_size} terms")
+            raise TooComplex(f"a bound of an interval has more than {self.max_bound_size} terms")
 
     def _provably_empty(self, item: Range) -> bool:
         return (

@@ -5,6 +5,17 @@ from __future__ import annotations
 from compilemask.runtime.compile_kernel import compile_for, compile_in_child, compiled_kernels
 from compilemask.runtime.compiled import Compiled, compile
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.explanation import Explanation, explain
 from compilemask.runtime.operator import attention
 
-__all__ = ["Compiled", "Descriptor", "attention", "compile", "compile_for", "compile_in_child", "compiled_kernels"]
+__all__ = [
+    "Compiled",
+    "Descriptor",
+    "Explanation",
+    "attention",
+    "compile",
+    "compile_for",
+    "compile_in_child",
+    "compiled_kernels",
+    "explain",
+]

@@ -4,6 +4,7 @@
     compilemask lower hstu --to interval
     compilemask lower my_mask.mlir --to ttir --target cuda:90 --param window=512 -o my_mask.ttir
     compilemask inspect hstu --target cuda:90
+    compilemask explain clear --seq 8192
     compilemask draw shared_prompt --seq 4096 -o mask.png
     compilemask prove clear
     compilemask doctor
@@ -22,6 +23,7 @@ from importlib import metadata
 from compilemask.errors import CompileMaskError, IRError
 from compilemask.tools.arguments import add_mask, length, mask_of, module_of
 from compilemask.tools.examples import EXAMPLES
+from compilemask.tools.explain import add_explain
 from compilemask.tools.inspect import add_inspect
 from compilemask.tools.lower import add_lower
 
@@ -69,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     add_lower(commands.add_parser("lower", help="print a mask at some level of the compiler"))
 
     add_inspect(commands.add_parser("inspect", help="registers, spills, shared memory, PTX and SASS of kernels"))
+
+    add_explain(commands.add_parser("explain", help="the form the compiler found for a mask, why, and what it costs"))
 
     draw = commands.add_parser("draw", help="draw a mask and its tiles")
     add_mask(draw)

@@ -93,5 +93,5 @@ mask.func @partly(%labels: memref<?xi32>) -> !mask.region {
 // CHECK:        %hi = arith.addi %q, %one : i32
 // CHECK:        %range = interval.range %zero to %hi
 // CHECK:        %outer = interval.concat %range
-// CHECK:        %visible = interval.between %inner, %outer {
+// CHECK:        %visible = interval.between %inner, %outer because ["labels[kv] is not solved for kv: labels is not known to ascend"] {
 // CHECK:          interval.read %labels[%q_1] : memref<?xi32>

@@ -13,6 +13,6 @@ interval.func @two(%q: i32, %queries: i32, %keys: i32, %a: i32, %b: i32) -> !int
 // CHECK:        %outer = interval.concat %range
 // CHECK:        [[ONE:%[a-z0-9_]+]] = interval.range %zero{{[_0-9]*}} to %a
 // CHECK-NEXT:   %inner = interval.concat [[ONE]]
-// CHECK:        %visible = interval.between %inner, %outer {
+// CHECK:        %visible = interval.between %inner, %outer because ["a row sees {{[0-9]+}} intervals, more than {{[0-9]+}}"{{.*}}] {
 // CHECK:          arith.ori
 // CHECK:          interval.yield

@@ -77,7 +77,7 @@ interval.func @predicate(%q: i32, %queries: i32, %keys: i32) -> !interval.set<?>
   %nothing = interval.concat : () -> !interval.set<0>
   %zero = arith.constant 0 : i32
   %all = interval.range %zero to %keys
-  %visible = interval.between %nothing, %all {
+  %visible = interval.between %nothing, %all because ["%label does not ascend", "more"] {
   ^bb0(%row: i32, %kv: i32):
     %0 = arith.cmpi sge, %row, %kv : i32
     interval.yield %0
@@ -88,7 +88,7 @@ interval.func @predicate(%q: i32, %queries: i32, %keys: i32) -> !interval.set<?>
 // CHECK-NEXT:    %nothing = interval.concat : () -> !interval.set<0>
 // CHECK-NEXT:    %zero = arith.constant 0 : i32
 // CHECK-NEXT:    %all = interval.range %zero to %keys
-// CHECK-NEXT:    %visible = interval.between %nothing, %all {
+// CHECK-NEXT:    %visible = interval.between %nothing, %all because ["%label does not ascend", "more"] {
 // CHECK-NEXT:    ^bb0(%row: i32, %kv: i32):
 // CHECK-NEXT:      %0 = arith.cmpi sge, %row, %kv : i32
 // CHECK-NEXT:      interval.yield %0
@@ -110,5 +110,5 @@ interval.func @predicate(%q: i32, %queries: i32, %keys: i32) -> !interval.set<?>
 // GENERIC: %visible = "interval.intersect"(%both, %other) : (!interval.set<2>, !interval.set<2>) -> !interval.set<4>
 // GENERIC: %visible = "interval.family"(%zero, %three, %zero, %width) ({
 // GENERIC: "interval.member"(%lo, %hi) : (i32, i32) -> ()
-// GENERIC: %visible = "interval.between"(%nothing, %all) ({
+// GENERIC: %visible = "interval.between"(%nothing, %all) <{why = ["%label does not ascend", "more"]}> ({
 // GENERIC: "interval.yield"(%0) : (i1) -> ()
