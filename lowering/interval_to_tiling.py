@@ -83,6 +83,8 @@ def _reserve(func: interval.FuncOp, form: NormalForm, bounds: Bounds) -> tiling.
     arities = [interval.set_of(family.result).count for family in form.families]
     if form.between is not None or not motion.known or interval.UNBOUNDED in arities:
         return tiling.ReserveAttr.unknown()
+    if not all(motion.follows_raster(lift(bounds, f.first), lift(bounds, f.pitch), bounds) for f in form.families):
+        return tiling.ReserveAttr.unknown()
     per_query, per_key, lines = motion.per_query_tile, motion.per_key_tile, sum(arities)
     if not lines:
         return tiling.ReserveAttr(per_query, per_key)

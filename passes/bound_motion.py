@@ -102,6 +102,26 @@ class Motion:
             case _ if condition_depends(condition, frozenset({self.q})):
                 self.known = False
 
+    def follows_raster(self, first: Expr, pitch: Expr, bounds: Bounds) -> bool:
+        """Whether the first line of a row is its own line of the raster and an offset, or the same on all rows: then
+        the lines of a query tile's rows are few.
+        """
+        found, conditions = leaves(first)
+        return not any(condition_depends(condition, frozenset({self.q})) for condition in conditions) and all(
+            not self._varies(leaf) or self._is_own_line(leaf, pitch, bounds) for leaf in found
+        )
+
+    def _is_own_line(self, leaf: Expr, pitch: Expr, bounds: Bounds) -> bool:
+        """Whether an expression is (q + c) / pitch + d, c and d being the same on all rows."""
+        moving = [(atom, factor) for atom, factor in leaf.terms if self._varies(of_atom(atom))]
+        if len(moving) != 1 or moving[0][1] != 1 or not isinstance(atom := moving[0][0], Value):
+            return False
+        op = atom.ssa.owner
+        if not isinstance(op, xdsl_arith.FloorDivSIOp | xdsl_arith.DivSIOp):
+            return False
+        offset = lift(bounds, op.lhs) - of_atom(Value(self.q))
+        return lift(bounds, op.rhs) == pitch and not self._varies(offset)
+
     def _varies(self, expr: Expr) -> bool:
         return depends_on(expr, frozenset({self.q}))
 

@@ -38,7 +38,7 @@ class _Clear(Mask):
         return builder.add(dialect.UnionOp(words, near), "visible")
 
 
-def clear(height: Scalar, width: Scalar, radius: int, text: Scalar = 0) -> Mask:
+def clear(height: Scalar, width: Scalar, radius: int, text: Scalar = 0, *, smallest: int = 1) -> Mask:
     """`text` tokens, then height x width image tokens: text sees and is seen by everything, the image sees a disk
     around each token.
 
@@ -51,12 +51,13 @@ def clear(height: Scalar, width: Scalar, radius: int, text: Scalar = 0) -> Mask:
         radius: at least 1 (1: the token itself only); an int, part of the mask's structure. The paper uses 8, 16 and
             32.
         text: number of text tokens, at least 0.
+        smallest: the radius that shows a token itself only, 1 or 0 (see `disk2d`).
 
     Raises:
         MaskError: a value is out of its range or no integer; where it is used, if the image (its values being in host
             memory) ends behind the last query and the last key. It may end before them.
     """
-    return _Clear(checked_grid("clear", height, width, text, "text"), checked_radius("clear", radius))
+    return _Clear(checked_grid("clear", height, width, text, "text"), checked_radius("clear", radius, smallest))
 
 
 __all__ = ["clear"]

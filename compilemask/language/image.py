@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from xdsl.ir import SSAValue
 
 from compilemask.dialects import mask as dialect
+from compilemask.errors import MaskError
 from compilemask.language.builder import Builder
 from compilemask.language.extent import Extent, end_of_image
 from compilemask.language.mask import Mask
@@ -47,9 +48,13 @@ def checked_grid(what: str, height: Scalar, width: Scalar, origin: Scalar, origi
     )
 
 
-def checked_radius(what: str, radius: int) -> int:
-    """Raises `MaskError` unless the radius is an int from 1 to `LARGEST_RADIUS`."""
-    return integer(f"{what}: radius", radius, 1, LARGEST_RADIUS)
+def checked_radius(what: str, radius: int, smallest: int) -> int:
+    """The radius as it is counted from 1. Raises `MaskError` unless it is an int from `smallest`, which is 0 or 1, to
+    `LARGEST_RADIUS`.
+    """
+    if smallest not in (0, 1) or isinstance(smallest, bool):
+        raise MaskError(f"{what}: smallest must be 0 or 1, the radius that shows a token itself only, got {smallest!r}")
+    return integer(f"{what}: radius", radius, smallest, LARGEST_RADIUS - 1 + smallest) + 1 - smallest
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,7 +70,7 @@ class _Disk(Mask):
         return builder.add(dialect.DiskOp(self.grid.emit(builder), builder.constant(self.radius)), "near")
 
 
-def disk2d(height: Scalar, width: Scalar, radius: int, origin: Scalar = 0) -> Mask:
+def disk2d(height: Scalar, width: Scalar, radius: int, origin: Scalar = 0, *, smallest: int = 1) -> Mask:
     """Image tokens see the image tokens nearer than `radius`: (qy - ky)^2 + (qx - kx)^2 < radius^2.
 
     The image holds positions origin <= p < origin + height * width, with y = (p - origin) // width and x = (p -
@@ -77,12 +82,14 @@ def disk2d(height: Scalar, width: Scalar, radius: int, origin: Scalar = 0) -> Ma
         width: tokens of a line, at least 1.
         radius: at least 1; an int, part of the mask's structure.
         origin: position of the first image token, at least 0.
+        smallest: the radius that shows a token itself only, 1 or 0: where radii are counted from 0, the disk is
+            (qy - ky)^2 + (qx - kx)^2 < (radius + 1)^2.
 
     Raises:
         MaskError: a value is out of its range or no integer; where it is used, if the image (its values being in host
             memory) ends behind the last query and the last key. It may end before them.
     """
-    return _Disk(checked_grid("disk2d", height, width, origin), checked_radius("disk2d", radius))
+    return _Disk(checked_grid("disk2d", height, width, origin), checked_radius("disk2d", radius, smallest))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import IntegerAttr, i1, i32
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from compilemask.dialects import mask as dialect
-from compilemask.dialects.arith import CmpiOp
+from compilemask.dialects.arith import CmpiOp, SelectOp
 from compilemask.errors import MaskError
 from compilemask.language.builder import Builder
 from compilemask.language.mask import Mask
@@ -32,14 +32,21 @@ _ARITH: dict[str, type[Operation]] = {
     "^": xdsl_arith.XOrIOp,
     "<<": xdsl_arith.ShLIOp,
     ">>": xdsl_arith.ShRSIOp,
+    "min": xdsl_arith.MinSIOp,
+    "max": xdsl_arith.MaxSIOp,
+    "select": SelectOp,
 }
+_SIZES: dict[str, type[dialect.QueriesOp | dialect.KeysOp]] = {"queries": dialect.QueriesOp, "keys": dialect.KeysOp}
 _HINT = "the predicate of where()"
 _COMPARISONS = {"==": "eq", "!=": "ne", "<": "slt", "<=": "sle", ">": "sgt", ">=": "sge"}
 
 
 @dataclass(frozen=True, eq=False)
 class Symbol:
-    """A value that is known when the mask runs: `kind` is "q", "kv", "constant", "scalar", "read", or an operation."""
+    """A value that is known when the mask runs: `kind` is "q", "kv", "constant", "scalar", "read", or an operation.
+
+    For the lines of a raster (traced.py), "kv" stands for the line.
+    """
 
     kind: str
     operands: tuple[Symbol, ...] = ()
@@ -240,14 +247,14 @@ class _Where(Mask):
         body = Block(arg_types=[i32, i32])
         for argument, hint in zip(body.args, ("q", "kv"), strict=True):
             argument.name_hint = hint
-        emitter = _Emitter(body, values)
+        emitter = Emitter(body, values)
         body.add_op(dialect.YieldOp(emitter.value(self.visible)))
         return builder.add(dialect.WhereOp(Region(body)), "visible")
 
 
 @dataclass
-class _Emitter:
-    """Writes symbols into the body of a `mask.where`, each once."""
+class Emitter:
+    """Writes symbols into the body of a leaf, each once."""
 
     body: Block
     arguments: dict[str, SSAValue]
@@ -269,6 +276,10 @@ class _Emitter:
         operands = [self.value(operand) for operand in symbol.operands]
         if symbol.kind == "read":
             return self._add(dialect.ReadOp(self.arguments[symbol.payload], operands[0]))
+        if symbol.kind == "search":
+            return self._add(dialect.SearchOp(self.arguments[symbol.payload], operands[0]))
+        if symbol.kind in _SIZES:
+            return self._add(_SIZES[symbol.kind]())
         if symbol.kind == "abs":
             negative = self._add(xdsl_arith.SubiOp(self._constant(Integer("constant", payload=0)), operands[0]))
             return self._add(xdsl_arith.MaxSIOp(operands[0], negative))
@@ -335,4 +346,4 @@ def _argument(name: str, value: Any) -> Value:
     return table(f"where: {name}", value)
 
 
-__all__ = ["where"]
+__all__ = ["KV", "Condition", "Emitter", "Integer", "IntegerLike", "Q", "SymbolicTable", "where"]

@@ -111,6 +111,30 @@ def table(what: str, value: Any, minimum: int = -LIMIT, entries: int = 1) -> Val
     return _checked(what, Value(tensor.reshape(*leading, tensor.shape[-1]), value, False), minimum)
 
 
+def rows_of_table(what: str, value: Any, shape: str, minimum: int = -LIMIT) -> tuple[Value, int, int]:
+    """Rows of integers per mask, of shape [n, k], [B, n, k] or [B, H, n, k], as a table of n * k entries; n and k.
+
+    `shape` names n and k in errors, "n, k" say. A contiguous tensor is not copied.
+
+    Raises:
+        MaskError: wrong type, rank or range, or no entries.
+    """
+    expected = f"integers of shape [{shape}], [B, {shape}] or [B, H, {shape}]"
+    tensor = _tensor(what, value, expected)
+    if not 2 <= tensor.dim() <= 4:
+        raise MaskError(f"{what} must be {expected}, got {_shape(tensor)}")
+    if not tensor.numel():
+        raise MaskError(f"{what} must have entries, got {_shape(tensor)}")
+    leading = [*tensor.shape[:-2], 1, 1][:2]
+    flat = Value(tensor.reshape(*leading, -1), value, False)
+    return _checked(what, flat, minimum), int(tensor.shape[-2]), int(tensor.shape[-1])
+
+
+def ascends(entries: torch.Tensor) -> bool:
+    """Whether no entry is less than the one before it, along the last dimension. Waits for the device."""
+    return bool((entries[..., 1:] >= entries[..., :-1]).all())
+
+
 def offsets(what: str, value: Any) -> Value:
     """Ascending offsets of segments: shape [n + 1], [B, n + 1] or [B, H, n + 1] for n segments, not negative.
 
@@ -210,4 +234,15 @@ def _describe(value: object) -> str:
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
-__all__ = ["LIMIT", "Value", "at_most", "common_batch", "integer", "offsets", "scalar", "table"]
+__all__ = [
+    "LIMIT",
+    "Value",
+    "ascends",
+    "at_most",
+    "common_batch",
+    "integer",
+    "offsets",
+    "rows_of_table",
+    "scalar",
+    "table",
+]
