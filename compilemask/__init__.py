@@ -82,7 +82,7 @@ if TYPE_CHECKING:
         window,
     )
     from compilemask.observe import debug
-    from compilemask.runtime import Compiled, Descriptor, attention, compile
+    from compilemask.runtime import Compiled, Descriptor, Explanation, attention, compile, explain
 
 __all__ = [
     "CompileMaskError",
@@ -92,6 +92,7 @@ __all__ = [
     "DescriptorError",
     "DeviceError",
     "DialectError",
+    "Explanation",
     "GradientError",
     "IRError",
     "LoweringError",
@@ -123,6 +124,7 @@ __all__ = [
     "document",
     "document_ids",
     "draft_tree",
+    "explain",
     "flex_attention",
     "from_block_mask",
     "from_mask_mod",
@@ -159,7 +161,7 @@ __all__ = [
 ]
 
 _FLEX = ("flex_attention", "from_block_mask")
-_RUNTIME = ("Compiled", "Descriptor", "attention", "compile")
+_RUNTIME = ("Compiled", "Descriptor", "Explanation", "attention", "compile", "explain")
 """The names that need PyTorch at once, as those of `_FLEX` do."""
 
 
