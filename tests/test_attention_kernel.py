@@ -45,7 +45,7 @@ def run(
     layout = descriptor.layout
     sections = [descriptor.order, descriptor.visits, descriptor.patterns, descriptor.columns]
     values: list[Any] = [
-        *(_memory(x) for x in (q, k, v, out)),
+        *(memory(x) for x in (q, k, v, out)),
         lse.numpy().reshape(-1),
         *(section.contiguous().numpy().reshape(-1) for section in sections),
         *(stride for x in (q, k, v, out) for stride in x.stride()[:3]),
@@ -59,7 +59,7 @@ def run(
     return torch.from_numpy(arguments["out"]).view(out.dtype).view(out.shape), lse
 
 
-def _memory(x: torch.Tensor) -> np.ndarray:
+def memory(x: torch.Tensor) -> np.ndarray:
     """The memory behind a tensor, copied, as the interpreter takes it: bf16 as its bits."""
     flat = torch.as_strided(x, (x.untyped_storage().nbytes() // x.element_size(),), (1,), 0).clone()
     return flat.view(torch.int16).numpy().view(np.uint16) if x.dtype == torch.bfloat16 else flat.numpy()
