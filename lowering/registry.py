@@ -40,14 +40,17 @@ BUILT_IN: dict[str, str] = {
 """Where the passes are that come with CompileMask: each is imported when it is asked for."""
 
 
+def built_in_passes() -> dict[str, Callable[[], type[ModulePass]]]:
+    """How to get each pass of CompileMask by its name."""
+    return {name: (lambda place=place: _built_in(place)) for name, place in BUILT_IN.items()}
+
+
 def known_passes() -> dict[str, Callable[[], type[ModulePass]]]:
     """How to get each pass by its name, those of other packages included.
 
     Raises PipelineError if a package gives a pass a name that is taken.
     """
-    found: dict[str, Callable[[], type[ModulePass]]] = {
-        name: (lambda place=place: _built_in(place)) for name, place in BUILT_IN.items()
-    }
+    found = built_in_passes()
     for entry in _entries():
         if entry.name in found:
             raise PipelineError(f"there are two passes {entry.name!r}; one is {entry.value}")
@@ -114,4 +117,4 @@ def insert(passes: Sequence[ModulePass], where: str, name: str, new: Sequence[Mo
     raise PipelineError(f"the pipeline {print_pipeline(passes)} has no pass {name!r}")
 
 
-__all__ = ["BUILT_IN", "insert", "known_passes", "parse_pipeline", "print_pipeline"]
+__all__ = ["BUILT_IN", "built_in_passes", "insert", "known_passes", "parse_pipeline", "print_pipeline"]

@@ -123,14 +123,18 @@ def _transpose_masks(module: ModuleOp) -> None:
 
 
 def _transpose(op: Operation) -> None:
-    rule = RegionInterface.transposed if isinstance(op, RegionInterface) else _EXCHANGED.get(type(op))
     if isinstance(op, mask.WhereOp):
         _exchange_arguments(op)
-    elif rule is not None:
-        hints = [result.name_hint for result in op.results]
-        exchanged = rule(op)
-        Rewriter.replace_op(op, exchanged)
-        for result, hint in zip(exchanged.results, hints, strict=True):
-            result.name_hint = hint
+    elif isinstance(op, RegionInterface):
+        _replace(op, op.transposed())
+    elif (rule := _EXCHANGED.get(type(op))) is not None:
+        _replace(op, rule(op))
     elif not isinstance(op, _SYMMETRIC) and not op.name.startswith("arith."):
         raise LoweringError(f"mask-transpose: no rule for {op.name}")
+
+
+def _replace(op: Operation, exchanged: Operation) -> None:
+    hints = [result.name_hint for result in op.results]
+    Rewriter.replace_op(op, exchanged)
+    for result, hint in zip(exchanged.results, hints, strict=True):
+        result.name_hint = hint

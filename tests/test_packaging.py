@@ -76,9 +76,15 @@ def test_only_compilemask_lands_at_top_level(installed: Path) -> None:
     assert {"compilemask", "compilemask-opt"} <= {path.name for path in (installed / "bin").iterdir()}
 
 
-def test_installed_command_works(installed: Path, tmp_path: Path) -> None:
-    dependencies = sysconfig.get_path("purelib")
-    (site_packages(installed) / "dependencies.pth").write_text(dependencies + "\n")
+@pytest.fixture(scope="module")
+def complete(installed: Path) -> Path:
+    """The environment with the dependencies of this one."""
+    (site_packages(installed) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return installed
+
+
+def test_installed_command_works(complete: Path, tmp_path: Path) -> None:
+    installed = complete
     command = [installed / "bin" / "compilemask", "lower", "hstu.mlir", "--to", "mask"]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -88,3 +94,12 @@ def test_installed_command_works(installed: Path, tmp_path: Path) -> None:
         [installed / "bin" / "python", "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     assert Path(where.stdout.strip()).is_relative_to(installed)
+
+
+def test_xdsl_opt_knows_the_dialects_and_passes(complete: Path, tmp_path: Path) -> None:
+    code = "from xdsl.xdsl_opt_main import xDSLOptMain; xDSLOptMain('').run()"
+    sample = ROOT / "compilemask" / "samples" / "hstu.mlir"
+    command = [complete / "bin" / "python", "-c", code, sample, "-p", "mask-to-interval,interval-normalize"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "interval.func @hstu" in result.stdout

@@ -7,9 +7,10 @@
     compilemask explain clear --seq 8192
     compilemask draw shared_prompt --seq 4096 -o mask.png
     compilemask prove clear
+    compilemask verify my_mask.mlir
     compilemask doctor
 
-Exit status: 0 done, 1 `doctor` found that something is missing or `prove` that a lowering is wrong, 2 bad input.
+Exit status: 0 done; 1 something is missing (`doctor`) or a lowering is wrong (`prove`, `verify`); 2 bad input.
 """
 
 from __future__ import annotations
@@ -87,6 +88,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     prove.set_defaults(run=_prove)
 
+    verify = commands.add_parser("verify", help="execute all levels of a mask on random inputs and compare them")
+    add_mask(verify)
+    verify.add_argument("--trials", type=length, default=40, metavar="N", help="inputs to try (default: 40)")
+    verify.add_argument("--seed", type=int, default=0, metavar="N", help="of the inputs (default: 0)")
+    verify.set_defaults(run=_verify)
+
     commands.add_parser("list", help="masks by name").set_defaults(run=_list)
     commands.add_parser("doctor", help="what is installed, what is missing").set_defaults(run=_doctor)
     return parser
@@ -112,6 +119,12 @@ def _prove(options: argparse.Namespace) -> int:
     from compilemask.tools.prove import report
 
     return 0 if report(module_of(options), Console(highlight=False), options.timeout) else 1
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from compilemask.tools.verify import report
+
+    return 0 if report(module_of(options), options.trials, options.seed, dict(options.param)) else 1
 
 
 def _list(options: argparse.Namespace) -> int:
