@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.gradient_memory import gradient_like
 from compilemask.runtime.visits import key_heads, pieces, shares
 
 
@@ -23,13 +24,14 @@ def attention_backward_cpu(
     descriptor: Descriptor,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of query, key and value in their type and strides; `descriptor` has its transpose.
+    """Gradients of query, key and value in their type; `descriptor` has its transpose.
 
     Exactly 0 for queries that see no key and keys that no query sees, whatever they hold; NaN in tiles that found no
     room in the descriptor. Arguments must have been checked.
     """
     if not (query.numel() and key.numel()):
-        return torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
+        first, second, third = (gradient_like(x).zero_() for x in (query, key, value))
+        return first, second, third
     work = lse.dtype
     blind = lse == -torch.inf
     grad = grad_out.to(work).masked_fill(blind[..., None], 0)
@@ -42,7 +44,7 @@ def attention_backward_cpu(
     assert descriptor.transposed is not None
     grad_key, grad_value = _of_keys(rows, *keys, descriptor.transposed, scale)
     found = ((query, grad_query), (key, grad_key), (value, grad_value))
-    first, second, third = (torch.empty_like(x).copy_(gradient) for x, gradient in found)
+    first, second, third = (gradient_like(x).copy_(gradient) for x, gradient in found)
     return first, second, third
 
 

@@ -59,13 +59,13 @@ def attention_cuda(
 
     Inputs whose last dimension is not contiguous are copied. Pointwise weights leave lse undefined.
     """
-    query, key, value = (_readable(x) for x in (query, key, value))
+    query, key, value = (readable(x) for x in (query, key, value))
     batch, heads, queries, head_dim = query.shape
     out = torch.empty((batch, heads, queries, head_dim), dtype=query.dtype, device=query.device)
     lse = torch.empty((batch, heads, queries), dtype=torch.float32, device=query.device)
     if not out.numel():
         return out, lse
-    aligned = all(_is_aligned(x) for x in (query, key, value, out))
+    aligned = all(is_aligned(x) for x in (query, key, value, out))
     target = str(target_of(query.device))
     text, options, block_q = attention_kernel(head_dim, query.dtype, target, aligned, scoring.text)
     kernel = kernel_for(text, query.device, options)
@@ -92,22 +92,24 @@ def kernel_arguments(
     return [
         *(x.data_ptr() for x in (query, key, value, out, lse)),
         *(base + WORD * section for section in sections),
-        *(stride for x in (query, key, value, out) for stride in _strides(x)),
+        *(stride for x in (query, key, value, out) for stride in strides(x)),
         *(heads, heads // key.shape[1], layout.queries, layout.keys, layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
     ]
 
 
-def _strides(x: torch.Tensor) -> list[int]:
+def strides(x: torch.Tensor) -> list[int]:
     """Strides of batches, heads and rows; 0 where there is only one."""
     return [stride if size > 1 else 0 for stride, size in zip(x.stride()[:3], x.shape[:3], strict=True)]
 
 
-def _readable(x: torch.Tensor) -> torch.Tensor:
+def readable(x: torch.Tensor) -> torch.Tensor:
+    """The tensor as kernels can read it: a copy if its last dimension is not contiguous or its rows lie far apart."""
     if (x.stride(-1) == 1 or x.shape[-1] == 1) and x.stride(-2) <= LONGEST_ROW_STRIDE:
         return x
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def _is_aligned(x: torch.Tensor) -> bool:
-    return x.data_ptr() % ALIGNMENT == 0 and all(s * x.element_size() % ALIGNMENT == 0 for s in _strides(x))
+def is_aligned(x: torch.Tensor) -> bool:
+    """Whether a tensor starts at a multiple of 16 bytes, and all its rows too."""
+    return x.data_ptr() % ALIGNMENT == 0 and all(s * x.element_size() % ALIGNMENT == 0 for s in strides(x))

@@ -15,7 +15,9 @@ import torch
 
 from compilemask.errors import GradientError
 from compilemask.runtime.attention_backward_cpu import attention_backward_cpu
+from compilemask.runtime.attention_backward_cuda import attention_backward_cuda
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.gradient_memory import gradient_like
 
 _Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -42,6 +44,20 @@ def _backward_cpu(
         return attention_backward_cpu(grad_out, grad_lse, q, k, v, out, lse, Descriptor.of_tensors(descriptor), scale)
 
 
+def _backward_cuda(
+    grad_out: torch.Tensor,
+    grad_lse: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    descriptor: Sequence[torch.Tensor],
+    scale: float,
+) -> _Gradients:
+    return attention_backward_cuda(grad_out, grad_lse, q, k, v, out, lse, Descriptor.of_tensors(descriptor), scale)
+
+
 def _backward_fake(
     grad_out: torch.Tensor,
     grad_lse: torch.Tensor | None,
@@ -53,7 +69,7 @@ def _backward_fake(
     descriptor: Sequence[torch.Tensor],
     scale: float,
 ) -> _Gradients:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    return gradient_like(q), gradient_like(k), gradient_like(v)
 
 
 def _no_second_gradient(ctx: Any, *grads: torch.Tensor | None) -> None:
@@ -61,6 +77,7 @@ def _no_second_gradient(ctx: Any, *grads: torch.Tensor | None) -> None:
 
 
 _library.impl("attention_backward", _backward_cpu, "CPU")
+_library.impl("attention_backward", _backward_cuda, "CUDA")
 torch.library.register_fake("compilemask::attention_backward", _backward_fake, lib=_library)
 torch.library.register_autograd("compilemask::attention_backward", _no_second_gradient, lib=_library)
 

@@ -105,11 +105,16 @@ _FAMILIES = {"80": "sm_80", "86": "sm_120", "89": "sm_120", "90": "sm_90", "100"
 _FAMILIES |= {"120": "sm_120", "121": "sm_120"}
 
 
-def _table(target: str, is_float32: bool) -> _Table:
+def target_family(target: str) -> str:
+    """The group of GPUs that share variants: sm_80, sm_90, sm_100, sm_120 or gfx. Raises LoweringError for others."""
     backend, _, arch = target.partition(":")
     family = (
         _FAMILIES.get(arch) if backend == "cuda" else "gfx" if backend == "hip" and arch.startswith("gfx") else None
     )
     if family is None:
         raise LoweringError(f"no attention kernel for target '{target}'; targets look like cuda:90 and hip:gfx942")
-    return (_FLOAT32 if is_float32 else _HALF)[family]
+    return family
+
+
+def _table(target: str, is_float32: bool) -> _Table:
+    return (_FLOAT32 if is_float32 else _HALF)[target_family(target)]

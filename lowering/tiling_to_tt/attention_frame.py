@@ -1,7 +1,4 @@
-"""Where a program of the attention kernel stands: its arguments, query tile and rows, and addresses of q, k, v, out.
-
-Offsets of batches, heads and blocks of rows are 64-bit, those inside a block 32-bit: 127 times a row stride must fit.
-"""
+"""Where a program of the attention kernel stands: its arguments, query tile and rows."""
 
 from __future__ import annotations
 
@@ -12,10 +9,9 @@ from xdsl.ir import Attribute
 
 from compilemask.dialects.tiling import AttentionOp
 from compilemask.lowering.descriptor_layout import ORDER_WORDS
-from compilemask.lowering.tiling_to_tt.attention_config import TILE, AttentionConfig, padded_head_dim
-from compilemask.lowering.tiling_to_tt.builder import Arg, KernelBuilder, Value, f32, i32, i64, ptr
-
-VECTOR_BYTES = 16
+from compilemask.lowering.tiling_to_tt.attention_addresses import VECTOR_BYTES, Addresses, stride_arguments
+from compilemask.lowering.tiling_to_tt.attention_config import TILE, AttentionConfig
+from compilemask.lowering.tiling_to_tt.builder import Arg, KernelBuilder, Value, f32, i32, ptr
 
 TENSORS = ("q", "k", "v", "o")
 SECTIONS = ("order", "visits", "patterns", "columns")
@@ -24,21 +20,19 @@ SIZES = ("heads", "group", "queries", "keys", "query_tiles", "mask_batch_stride"
 
 def kernel_arguments(element_type: AnyFloat, aligned: bool) -> list[Arg]:
     """The kernel's arguments in order; strides count elements, and the last dimension of each tensor is contiguous."""
-    bytes_per_element = element_type.bitwidth // 8
     pointer = VECTOR_BYTES if aligned else None
-    stride = VECTOR_BYTES // bytes_per_element if aligned else None
     return [
         *(Arg(name, ptr(element_type), pointer) for name in ("q", "k", "v", "out")),
         Arg("lse", ptr(f32)),
         *(Arg(name, ptr(i32)) for name in SECTIONS),
-        *(Arg(f"{tensor}_{dim}", i64, stride) for tensor in TENSORS for dim in ("b", "h", "s")),
+        *stride_arguments(TENSORS, element_type.bitwidth // 8, aligned),
         *(Arg(name, i32) for name in SIZES),
         Arg("scale", f32),
     ]
 
 
 @dataclass(frozen=True)
-class Frame:
+class Frame(Addresses):
     """Shared by the kernel's parts. Scalars are i32 unless said otherwise."""
 
     kb: KernelBuilder
@@ -69,33 +63,9 @@ class Frame:
         return self.op.element_type
 
     @property
-    def padded(self) -> int:
-        """Columns of a block of q, k, v or out."""
-        return padded_head_dim(self.op.head_dim)
-
-    def dims(self) -> Value:
-        """[1, padded] positions along D."""
-        return self.kb.arange(0, self.padded)[None, :]
-
-    def with_dims(self, mask: Value | None) -> Value | None:
-        """A mask of rows [rows, 1], or none, together with the columns that exist."""
-        if self.padded == self.op.head_dim:
-            return mask
-        exists = self.dims() < self.op.head_dim
-        return exists if mask is None else mask & exists
-
-    def origin(self, pointer: str, tensor: str, head: Value) -> Value:
-        """Address of the first row of this program's batch and of a head."""
-        kb = self.kb
-        batch, head = kb.cast(self.batch, i64), kb.cast(head, i64)
-        return kb.arg(pointer) + (batch * kb.arg(f"{tensor}_b") + head * kb.arg(f"{tensor}_h"))
-
-    def block(self, origin: Value, tensor: str, first: Value, rows: int) -> Value:
-        """[rows, padded] addresses of consecutive rows from `first`."""
-        kb, stride = self.kb, self.kb.arg(f"{tensor}_s")
-        base = origin + kb.cast(first, i64) * stride
-        within = kb.arange(0, rows)[:, None] * kb.cast(stride, i32)
-        return base + (within + self.dims())
+    def head_dim(self) -> int:
+        """D."""
+        return self.op.head_dim
 
     def load_query(self) -> Value:
         """The program's rows of q, 0 for rows behind the last."""

@@ -1,0 +1,108 @@
+"""The gradient as the runtime launches it on a GPU, with kernels executed in numpy, against the oracle's gradients."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from compare import assert_close, dense_attention, dense_gradients, random_inputs
+from sample_masks import MASKS
+from xdsl.dialects.builtin import Float32Type
+from xdsl.parser import Parser
+
+import compilemask as cm
+from compilemask.dialects.registry import make_context
+from compilemask.dialects.semantics.triton import run_kernel
+from compilemask.dialects.triton import tt
+from compilemask.dialects.triton.types import PointerType
+from compilemask.runtime import attention_backward_cuda
+
+
+def _memory(address: int, dtype: type) -> np.ndarray:
+    """What lies behind an address, up to the end of the tensor that holds it."""
+    for x in gc.get_objects():
+        if issubclass(type(x), torch.Tensor) and x.device.type == "cpu":
+            storage = x.untyped_storage()
+            start, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+            if start <= address < end:
+                return np.frombuffer(memoryview((ctypes.c_char * (end - address)).from_address(address)), dtype)
+    raise AssertionError(f"no tensor lies at {address:#x}")
+
+
+def _launch(text: str, grid: tuple[int, int, int], device: torch.device, arguments: list[Any]) -> None:
+    module = Parser(make_context(), text).parse_module()
+    func = module.body.block.first_op
+    assert isinstance(func, tt.FuncOp)
+    given: list[Any] = []
+    for value, argument in zip(arguments, func.body.block.args, strict=True):
+        if isinstance(argument.type, PointerType):
+            is_float = isinstance(argument.type.pointee_type, Float32Type)
+            given.append(_memory(value, np.float32 if is_float else np.int32))
+        else:
+            given.append(np.float32(value) if isinstance(value, float) else value)
+    run_kernel(module, grid, given, seed=0)
+
+
+@pytest.fixture
+def on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are texts, and are executed in numpy."""
+    monkeypatch.setattr(attention_backward_cuda, "kernel_for", lambda text, device, options: text)
+    monkeypatch.setattr(attention_backward_cuda, "target_of", lambda device: "cuda:90")
+    monkeypatch.setattr(attention_backward_cuda, "launch", _launch)
+
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+def check(
+    mask: cm.Mask, queries: int, keys: int, dim: int = 16, change: Change = lambda x: x, lse: bool = True
+) -> None:
+    q, k, v = (change(x) for x in random_inputs(2, 4, 2, queries, keys, dim))
+    visible = mask.dense(queries, keys)
+    out, out_lse = (x.float() for x in dense_attention(q, k, v, visible, 0.3))
+    grad = change(torch.randn(out.shape, generator=torch.Generator().manual_seed(1)))
+    grad_lse = torch.randn(out_lse.shape, generator=torch.Generator().manual_seed(2)) if lse else None
+    descriptor = cm.compile(mask).descriptor(queries, keys, gradient=True)
+    found = attention_backward_cuda.attention_backward_cuda(
+        grad, grad_lse, q, k, v, change(out), out_lse, descriptor, 0.3
+    )
+    expected = dense_gradients(q, k, v, visible, grad, grad_lse, 0.3)
+    for name, x, gradient, reference in zip("qkv", (q, k, v), found, expected, strict=True):
+        assert gradient.shape == x.shape
+        assert_close(gradient, reference, 2e-5, f"gradient of {name}")
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("name", ["causal", "hstu per batch", "padding per head", "scattered"])
+def test_equal_to_the_oracle(name: str) -> None:
+    check(MASKS[name](70, 140), 70, 140)
+
+
+CHANGES: dict[str, Change] = {
+    "sequence first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "columns": lambda x: x.mT.contiguous().mT,
+    "misaligned": lambda x: torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape),
+    "cut": lambda x: torch.cat([x, x], dim=3)[..., : x.shape[3]],
+}
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("name", CHANGES)
+def test_strides(name: str) -> None:
+    check(cm.causal(), 40, 40, change=CHANGES[name])
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_without_a_gradient_of_lse_and_odd_head_dims() -> None:
+    check(cm.window(20), 40, 40, dim=5, lse=False)
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize(("queries", "keys"), [(0, 9), (9, 0)])
+def test_empty_sequences(queries: int, keys: int) -> None:
+    check(cm.causal(), queries, keys)
