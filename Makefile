@@ -1,6 +1,7 @@
 # make demo    every level of the four headline masks, then their attention checked against a dense oracle
 # make test    everything that needs no GPU
 # make check   style and types
+# make fuzz-masks   20,000 random masks against brute force; COUNT=500 SEED=7 for fewer and others
 # Each sets up .venv on its first run. Use another environment with `make test PY=python STAMP=`.
 
 PYTHON ?= python3
@@ -8,11 +9,13 @@ VENV   ?= .venv
 PY     ?= $(VENV)/bin/python
 STAMP  ?= $(VENV)/.installed
 JOBS   ?= 2
+COUNT  ?= 20000
+SEED   ?= 1
 PIP    := $(PY) -m pip install --disable-pip-version-check --no-input
 TYPES  := build/types
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check gpu-test types clean
+.PHONY: help demo test check fuzz-masks gpu-test types clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -31,8 +34,11 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(PY) -m pytest tests --ignore=tests/gpu -n $(JOBS) --dist worksteal
 
+fuzz-masks: $(STAMP)
+	$(PY) tests/fuzz_masks.py --count $(COUNT) --seed $(SEED)
+
 gpu-test: $(STAMP)
-	$(PY) -m pytest tests/gpu
+	$(PY) -m pytest tests/gpu tests/regress
 
 check: $(STAMP) types
 	$(PY) -m ruff check .

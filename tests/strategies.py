@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from hypothesis import strategies as st
 
@@ -137,6 +138,7 @@ def parts(draw: st.DrawFn, inner: st.SearchStrategy[cm.Mask], limit: int) -> cm.
             return cm.concatenate(several, draw(cuts), draw(st.none() | cuts))
 
 
+@cache
 def masks(limit: int, depth: int = 3, leaves: tuple[Leaf, ...] = LEAVES) -> st.SearchStrategy[cm.Mask]:
     """Masks of at most `depth` operations above each other, over positions below `limit`."""
     leaf = st.one_of([strategy(limit) for strategy in leaves])

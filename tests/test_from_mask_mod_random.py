@@ -13,72 +13,79 @@ from torch.nn.attention.flex_attention import create_mask
 
 import compilemask as cm
 
-Term = Callable[[Any, Any], Any]
-IDS = torch.arange(300) // 23
-LABELS = torch.randint(0, 3, (300,), generator=torch.Generator().manual_seed(3))
-
-small = st.integers(-40, 60)
-divisors = st.sampled_from([1, 2, 16, 20, 24, 48, 96])
-
-
-def _leaves() -> st.SearchStrategy[Term]:
-    return st.one_of(
-        small.map(lambda c: lambda q, kv: c),
-        st.just(lambda q, kv: q),
-        st.just(lambda q, kv: kv),
-        st.just(lambda q, kv: kv),
-        st.just(lambda q, kv: q - kv),
-    )
-
-
-def _extended(terms: st.SearchStrategy[Term]) -> st.SearchStrategy[Term]:
-    def choice(term: Term, other: Term, c: int) -> Term:
-        return lambda q, kv: torch.where(q + kv < 3 * c + 100, term(q, kv) + 0 * kv, other(q, kv) + 0 * kv)
-
-    return st.one_of(
-        st.builds(lambda a, b: lambda q, kv: a(q, kv) + b(q, kv), terms, terms),
-        st.builds(lambda a, b: lambda q, kv: a(q, kv) - b(q, kv), terms, terms),
-        st.builds(lambda a, c: lambda q, kv: a(q, kv) * c, terms, st.integers(-3, 3)),
-        st.builds(lambda a, d: lambda q, kv: a(q, kv) // d, terms, divisors),
-        st.builds(lambda a, d: lambda q, kv: a(q, kv) % d, terms, divisors),
-        st.builds(lambda a, b: lambda q, kv: torch.maximum(a(q, kv) + 0 * q, b(q, kv) + 0 * q), terms, terms),
-        st.builds(lambda a: lambda q, kv: abs(a(q, kv)), terms),
-        st.builds(lambda a: lambda q, kv: IDS[(a(q, kv) + 0 * q).clamp(0, 299)], terms),
-        st.builds(lambda a: lambda q, kv: LABELS[(a(q, kv) + 0 * q).clamp(0, 299)], terms),
-        st.builds(choice, terms, terms, small),
-    )
-
-
-terms = st.recursive(_leaves(), _extended, max_leaves=4)
-COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
+TABLES = {
+    "IDS": torch.arange(300) // 23,
+    "FALLING": 12 - torch.arange(300) // 23,
+    "LABELS": torch.randint(0, 3, (300,), generator=torch.Generator().manual_seed(3)),
+    "VALID": torch.rand(300, generator=torch.Generator().manual_seed(4)) < 0.7,
 }
+SIZES = ((130, 130), (50, 200), (140, 60))
+
+Text = st.SearchStrategy[str]
+"""Expressions of q and kv as Python writes them, so that a failure can be read and repeated."""
 
 
-def _comparison(a: Term, name: str, b: Term) -> Term:
-    return lambda q, kv: COMPARISONS[name](a(q, kv) + 0 * q, b(q, kv))
+def mask_mod_of(formula: str) -> Callable[..., Any]:
+    """The mask_mod that returns a formula."""
+    return eval(f"lambda b, h, q, kv: {formula}", {"torch": torch, **TABLES})
 
 
-formulas = st.recursive(
-    st.builds(_comparison, terms, st.sampled_from(sorted(COMPARISONS)), terms),
+numbers = st.integers(-40, 60).map(str)
+divisors = st.sampled_from([1, 2, 3, 16, 20, 24, 48, 96])
+positions = st.sampled_from(["q", "kv", "kv", "(q - kv)"])
+
+
+def _inside(term: str) -> str:
+    return f"({term} + 0 * q).clamp(0, 299)"
+
+
+def _extended(terms: Text) -> Text:
+    def joined(operation: str) -> Text:
+        return st.builds(lambda a, b: f"({a} {operation} {b})", terms, terms)
+
+    def by(operation: str, constants: st.SearchStrategy[int]) -> Text:
+        return st.builds(lambda a, c: f"({a} {operation} {c})", terms, constants)
+
+    choice = "torch.where(q + kv < {}, {} + 0 * kv, {} + 0 * kv)"
+    return st.one_of(
+        *(joined(operation) for operation in ("+", "-")),
+        by("*", st.integers(-3, 3)),
+        by("//", divisors),
+        by("%", divisors),
+        by(">>", st.integers(0, 5)),
+        by("&", st.sampled_from([1, 7, 15, 31])),
+        st.builds(lambda kind, a, b: f"torch.{kind}({a} + 0 * q, {b} + 0 * q)", extremes, terms, terms),
+        terms.map(lambda a: f"abs({a})"),
+        st.builds(lambda table, a: f"{table}[{_inside(a)}]", st.sampled_from(["IDS", "FALLING", "LABELS"]), terms),
+        st.builds(lambda a, b, c: choice.format(c, a, b), terms, terms, st.integers(-20, 280)),
+    )
+
+
+extremes = st.sampled_from(["maximum", "minimum"])
+terms: Text = st.recursive(numbers | positions | positions, _extended, max_leaves=4)
+relations = st.sampled_from(["==", "!=", "<=", ">"])
+comparisons = st.builds(lambda a, relation, b: f"({a} + 0 * q {relation} {b})", terms, relations, terms)
+truths = terms.map(lambda a: f"VALID[{_inside(a)}]")
+formulas: Text = st.recursive(
+    st.one_of(comparisons, comparisons, comparisons, truths),
     lambda inner: st.one_of(
-        st.builds(lambda a, b: lambda q, kv: a(q, kv) & b(q, kv), inner, inner),
-        st.builds(lambda a, b: lambda q, kv: a(q, kv) | b(q, kv), inner, inner),
-        st.builds(lambda a, b: lambda q, kv: a(q, kv) ^ b(q, kv), inner, inner),
-        st.builds(lambda a: lambda q, kv: ~a(q, kv), inner),
+        st.builds(lambda a, operation, b: f"({a} {operation} {b})", inner, st.sampled_from(["&", "|", "^"]), inner),
+        inner.map(lambda a: f"~{a}"),
     ),
     max_leaves=4,
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(formulas, st.sampled_from([(130, 130), (50, 200), (140, 60)]))
-def test_random_mask_mods(formula: Term, size: tuple[int, int]) -> None:
-    mask_mod = lambda b, h, q, kv: formula(q, kv)  # noqa: E731
+def check_formula(formula: str, size: tuple[int, int]) -> None:
+    """The mask of a formula equals the formula, at every level."""
+    mask_mod = mask_mod_of(formula)
     mask = cm.from_mask_mod(mask_mod)
     expected = create_mask(mask_mod, 1, 1, *size, device="cpu")
     assert torch.equal(mask.dense(*size), expected)
     check_levels(mask, *size)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(formulas, st.sampled_from(SIZES))
+def test_random_mask_mods(formula: str, size: tuple[int, int]) -> None:
+    check_formula(formula, size)

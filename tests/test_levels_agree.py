@@ -40,7 +40,7 @@ def check_levels(mask: cm.Mask, queries: int, keys: int) -> None:
     assert partial <= room
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=850, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(cases())
 def test_levels_agree(case: Case) -> None:
     check_levels(case.mask, case.queries, case.keys)

@@ -7,12 +7,15 @@ from functools import reduce
 from typing import TYPE_CHECKING, ClassVar
 
 from compilemask.errors import MaskError
+from compilemask.language.extent import Extent
 from compilemask.language.mask import Mask
 from compilemask.language.predicate import Condition, Integer, SymbolicTable
 from compilemask.language.traced import Pointwise, chosen, larger, smaller
 from compilemask.language.values import Value, rows_of_table, table
 
 if TYPE_CHECKING:
+    import torch
+
     from compilemask.language.values import Array, Table
 
 FAR = 2**29
@@ -25,6 +28,12 @@ class _Slices(Pointwise):
     kinds: Value
     count: int
     LABEL: ClassVar[str] = "slices"
+
+    def extents(self) -> tuple[Extent, ...]:
+        return (
+            Extent("slices: the last end of the queries", (self.queries,), _last_end),
+            Extent("slices: the last end of the keys", (self.keys,), _last_end, keys_only=True),
+        )
 
     def visible(
         self, q: Integer, kv: Integer, queries: SymbolicTable, keys: SymbolicTable, kinds: SymbolicTable
@@ -41,6 +50,11 @@ class _Slices(Pointwise):
         lo = larger(begin, begin + q - first - chosen(inverse, 0, FAR))
         hi = smaller(stop, stop + q - end + 1 + chosen(causal, 0, FAR))
         return (first <= q) & (q < end) & (lo <= kv) & (kv < hi)
+
+
+def _last_end(ranges: torch.Tensor) -> torch.Tensor:
+    """Where the last of ranges [B, H, 2 * n] ends."""
+    return ranges[..., 1::2]
 
 
 def slices(queries: Array, keys: Array, kinds: Table) -> Mask:
@@ -63,7 +77,7 @@ def slices(queries: Array, keys: Array, kinds: Table) -> Mask:
 
     Raises:
         MaskError: wrong type or rank, different numbers of slices, a negative position, or (in host memory) a kind
-            above 3.
+            above 3; where it is used, if a slice (in host memory) ends behind the last query or key.
     """
     rows, count = _ranges("queries", queries)
     cols, others = _ranges("keys", keys)

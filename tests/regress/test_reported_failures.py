@@ -1,15 +1,18 @@
-"""Failures that users of mask attention reported against other products, each with the right answer. Forward only."""
+"""Failures that users of mask attention reported against other products, each with the right answer."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
-from compare import TOLERANCE, assert_close, dense_attention, random_inputs
+from compare import TOLERANCE, assert_close, dense_attention, dense_gradients, random_inputs
 
 import compilemask
-from compilemask.errors import DescriptorError, ShapeError
+from compilemask.errors import DescriptorError, MaskError, ShapeError
 from compilemask.language.mask import Mask
-from compilemask.runtime import Descriptor, attention, compile
+from compilemask.runtime import Descriptor, attention, build_cpu, compile
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 device = pytest.mark.parametrize("where", DEVICES)
@@ -59,6 +62,28 @@ def test_a_descriptor_for_longer_inputs_is_refused(where: str) -> None:
     with pytest.raises(DescriptorError, match="4096"):
         attention(q, k, v, descriptor)
     check(compilemask.causal(), (1, 1), 1000, 1000, 32, where)
+
+
+@device
+def test_a_mask_for_longer_inputs_is_refused_or_cropped(where: str) -> None:
+    # pytorch#136232: block masks of 4096 positions on shorter inputs gave gradients that were not finite
+    offsets = torch.tensor([0, 700, 2500, 4096])
+    mask = compilemask.causal() & compilemask.document(offsets)
+    inputs = [x.requires_grad_() for x in random_inputs(1, 1, 1, 1000, 1000, 32, device=where)]
+    with pytest.raises(MaskError, match="last offset is 4096; for 1000 queries"):
+        attention(*inputs, mask=mask)
+    shorter = compilemask.causal() & compilemask.document(offsets.clamp(max=1000))
+    assert torch.equal(shorter.dense(1000, 1000), mask.dense(1000, 1000))
+    visible = shorter - compilemask.rows(900, 1000)  # also rows that see nothing
+    out, lse = attention(*inputs, mask=visible, return_lse=True)
+    weights = torch.ones_like(lse).masked_fill(lse == -torch.inf, 0)
+    found = torch.autograd.grad((out, lse), inputs, (torch.ones_like(out), weights))
+    dense = visible.dense(1000, 1000)
+    q, k, v = (x.detach().cpu() for x in inputs)
+    reference = dense_gradients(q, k, v, dense, torch.ones(1, 1, 1000, 32), weights.cpu())
+    for gradient, expected in zip(found, reference, strict=True):
+        assert gradient.isfinite().all()
+        assert_close(gradient, expected, TOLERANCE[torch.float32])
 
 
 @device
@@ -112,14 +137,18 @@ def test_packed_lengths_with_empty_documents(where: str) -> None:
     check(compilemask.document([0, 0, 1, 1, 2]), (9, 3), 2, 2, 64, where)
 
 
-def test_a_moved_mask_stays_the_same() -> None:
+@device
+def test_a_moved_mask_stays_the_same(where: str) -> None:
     # xformers#1185: a block-diagonal causal mask lost "causal" on its way to another device
     mask = compilemask.causal() & compilemask.document([0, 2, 4])
     descriptor = compile(mask).descriptor(4)
-    moved = Descriptor.from_buffer(descriptor.buffer.clone())
+    moved = Descriptor.from_buffer(descriptor.buffer.to(where, copy=True))
     q, k, v = random_inputs(1, 1, 1, 4, 4, 8)
-    assert torch.equal(attention(q, k, v, moved), attention(q, k, v, descriptor))
-    assert_close(attention(q, k, v, moved), dense_attention(q, k, v, mask.dense(4, 4))[0], TOLERANCE[torch.float32])
+    expected, _ = dense_attention(q, k, v, mask.dense(4, 4))
+    assert_close(attention(q, k, v, descriptor), expected, TOLERANCE[torch.float32])
+    q, k, v = (x.to(where) for x in (q, k, v))
+    assert_close(attention(q, k, v, moved), expected, TOLERANCE[torch.float32])
+    assert_close(attention(q, k, v, mask), expected, TOLERANCE[torch.float32])
 
 
 @device
@@ -164,6 +193,40 @@ def test_the_order_of_keys_changes_only_rounding(where: str) -> None:
     assert_close(attention(q, k[:, :, order], v[:, :, order], permuted), out, 1e-5)
 
 
+def all_tiles_partial(mask: Mask, size: int, monkeypatch: pytest.MonkeyPatch) -> Descriptor:
+    """A descriptor in which full tiles are declared partial, with patterns of ones."""
+    compiled = compile(mask)
+    layout = compiled.program.layout(compiled.parameters, size, size)
+    room = layout.masks * layout.query_tiles * layout.key_tiles
+    layout = replace(layout, pair_capacity=2 * room, pattern_capacity=room)
+    classify = build_cpu._classify
+
+    def declared(layout: object, rows: build_cpu.RowsOfMask, with_words: bool) -> object:
+        tiles = classify(layout, rows, with_words)  # type: ignore[arg-type]
+        seen = np.nonzero(tiles.classes)
+        words = np.concatenate(build_cpu._words_of(layout, rows, *seen))  # type: ignore[arg-type]
+        return replace(tiles, classes=np.minimum(tiles.classes, build_cpu.PARTIAL), words=words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build_cpu, "_classify", declared)
+        return compiled.program.build_on_cpu(layout, compiled.parameters)
+
+
+@device
+@pytest.mark.parametrize("size", [384, 500])
+def test_full_tiles_declared_partial_change_only_rounding(
+    size: int, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # pytorch#182593
+    mask = compilemask.hstu(size - 100, size - 120)
+    partial = all_tiles_partial(mask, size, monkeypatch)
+    assert not partial.tiles[..., 2].any()
+    assert compile(mask).descriptor(size).tiles[..., 2].any()
+    q, k, v = random_inputs(1, 2, 2, size, size, 32, device=where)
+    moved = Descriptor.from_buffer(partial.buffer.to(where))
+    assert_close(attention(q, k, v, moved), attention(q, k, v, mask), 1e-5)
+
+
 @device
 def test_documents_do_not_touch_each_other(where: str) -> None:
     # nanoVLM#204
@@ -183,6 +246,14 @@ def test_ranges_past_the_end_are_refused(where: str) -> None:
         attention(q, k, v, compile(compilemask.causal()).descriptor(101, 100, device=where))
     with pytest.raises(ShapeError):
         compile(compilemask.causal()).descriptor(-1)
+    for mask in (
+        compilemask.slices([[90, 101]], [[0, 10]], [0]),
+        compilemask.full().place((0, 101), (0, 10)),
+        compilemask.concatenate([compilemask.causal()], [0, 101]),
+        compilemask.document([0, 101]),
+    ):
+        with pytest.raises(ValueError, match="101"):
+            attention(q, k, v, mask)
 
 
 @device
@@ -206,6 +277,21 @@ def test_draft_tree(where: str) -> None:
     mask = compilemask.where(lambda q, kv, seen: seen[q * 5 + kv] == 1, seen=table)
     assert torch.equal(mask.dense(5, 5)[0, 0], visible)
     check(mask, (2, 2), 5, 5, 16, where)
+
+
+@device
+@pytest.mark.parametrize("heads", [(12, 4), (14, 2), (5, 1), (9, 3)])
+def test_gradients_of_groups_that_are_no_power_of_two(heads: tuple[int, int], where: str) -> None:
+    # native-sparse-attention-triton#27: dk and dv missed heads of their group
+    size, mask = 200, compilemask.causal() & compilemask.document([0, 77, 200])
+    inputs = [x.requires_grad_() for x in random_inputs(2, *heads, size, size, 32, device=where)]
+    out, lse = attention(*inputs, mask=mask, return_lse=True)
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(5))
+    found = torch.autograd.grad(out, inputs, weights.to(where))
+    q, k, v = (x.detach().cpu() for x in inputs)
+    expected = dense_gradients(q, k, v, mask.dense(size, size), weights, torch.zeros(lse.shape))
+    for name, gradient, reference in zip("qkv", found, expected, strict=True):
+        assert_close(gradient, reference, TOLERANCE[torch.float32], f"gradient of {name}")
 
 
 @device

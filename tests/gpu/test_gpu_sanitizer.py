@@ -1,0 +1,39 @@
+"""No kernel reads or writes outside of its tensors: compute-sanitizer looks on, where it is installed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# transformer_nuggets#45: tables of ids that end with the last position, and a ragged last tile
+SCRIPT = """
+import torch
+import compilemask as cm
+
+length = 200
+ids = (torch.arange(length) // 66).to(torch.int32).cuda()
+q, k, v = (torch.randn(1, 2, length, 64, device="cuda", dtype=torch.float16) for _ in range(3))
+masks = [
+    cm.where(lambda q, kv, ids: ids[q] == ids[kv], ids=ids),
+    cm.from_mask_mod(lambda b, h, q, kv: (ids[q] == ids[kv]) & (q >= kv), sorted_tables=["ids"]),
+    cm.document(torch.tensor([0, 66, 132, 200], dtype=torch.int32, device="cuda")),
+]
+for mask in masks:
+    assert cm.attention(q, k, v, mask).isfinite().all()
+torch.cuda.synchronize()
+"""
+
+
+def test_nothing_is_read_outside(tmp_path: Path) -> None:
+    sanitizer = shutil.which("compute-sanitizer", path="/usr/local/cuda/bin") or shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        pytest.skip("compute-sanitizer is not installed")
+    script = tmp_path / "attend.py"
+    script.write_text(SCRIPT)
+    command = [sanitizer, "--error-exitcode", "9", sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
