@@ -1,6 +1,7 @@
 # make demo    every level of the four headline masks, then their attention checked against a dense oracle
 # make test    everything that needs no GPU
 # make check   style and types
+# make fuzz     mutated IR against the parser and the passes, for SECONDS=1800
 # make fuzz-masks   20,000 random masks against brute force; COUNT=500 SEED=7 for fewer and others
 # Each sets up .venv on its first run. Use another environment with `make test PY=python STAMP=`.
 
@@ -9,13 +10,14 @@ VENV   ?= .venv
 PY     ?= $(VENV)/bin/python
 STAMP  ?= $(VENV)/.installed
 JOBS   ?= 2
+SECONDS ?= 1800
 COUNT  ?= 20000
 SEED   ?= 1
 PIP    := $(PY) -m pip install --disable-pip-version-check --no-input
 TYPES  := build/types
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz-masks gpu-test types clean
+.PHONY: help demo test check fuzz fuzz-masks gpu-test types clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -33,6 +35,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(PY) -m pytest tests --ignore=tests/gpu -n $(JOBS) --dist worksteal
+
+fuzz: $(STAMP)
+	$(PY) tests/fuzz_ir.py --seconds $(SECONDS)
 
 fuzz-masks: $(STAMP)
 	$(PY) tests/fuzz_masks.py --count $(COUNT) --seed $(SEED)

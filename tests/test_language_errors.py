@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -196,3 +197,17 @@ def test_files(tmp_path: Path) -> None:
     assert raised.value.__cause__ is None
     path.write_text(ALL)
     assert cm.load(path).dense(2, 2).all()
+
+
+def test_a_string_that_is_not_closed_is_found_at_once() -> None:
+    text = 'mask.func @m() -> !mask.region {\n  %r = "mask.band(%zero) <{operandSegmentSizes = array<i32: 0, 1>}>\n}'
+    start = time.perf_counter()
+    with pytest.raises(cm.IRError, match=r":2:8: .*closing string literal"):
+        cm.parse(text)
+    assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize("body", ["{\n}", "{\n^a:\n^b:\n}"])
+def test_a_module_holds_one_block(body: str) -> None:
+    with pytest.raises(cm.IRError, match=r":1:1: builtin\.module holds one block, this one [02]"):
+        parse_module(f'"builtin.module"() ({body}) : () -> ()')

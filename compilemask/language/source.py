@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +16,16 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError
 from xdsl.utils.lexer import Span
+from xdsl.utils.mlir_lexer import MLIRLexer
 
 from compilemask.dialects.function import FunctionLike, MisplacedOperationError
 from compilemask.dialects.registry import make_context
 from compilemask.errors import IRError
+
+# xDSL's own pattern takes time exponential in the length of a string that is not closed. This one never looks back.
+MLIRLexer._unescaped_characters_regex = re.compile(  # pyright: ignore[reportPrivateUsage]
+    r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"'
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +144,8 @@ def _verify(source: Source) -> None:
     """Verifies operations inside out, so that the first fault is the innermost one, then the order of definitions."""
     for op in _inside_out(source.module):
         if isinstance(op, ModuleOp):
+            if len(op.body.blocks) != 1:
+                source.fail(f"{op.name} holds one block, this one {len(op.body.blocks)}", op)
             _check_names(source, op)
         try:
             op.verify()
