@@ -36,7 +36,11 @@ def check_mask(descriptor: Descriptor, b: int, h: int, dense: torch.Tensor) -> N
             check_bits(descriptor, pattern, rows[:, key_tile * TILE : (key_tile + 1) * TILE])
     cost = [visits.cost for visits in descriptor.tiles_of(b, h)]
     order = sorted(range(len(cost)), key=lambda m: (-cost[m], -m))
-    assert descriptor.order[b, h].tolist() == [launch_record(descriptor, b, h, m) for m in order]
+    own = [int(rows.diagonal(m * layout.rows).sum()) for m, rows in enumerate(dense.split(layout.rows))]
+    found = descriptor.tiles[b, h, :, 7].tolist()
+    assert all(mine <= exact for mine, exact in zip(found, own, strict=True))
+    unseen = int(sum(found) < layout.keys)
+    assert descriptor.order[b, h].tolist() == [[*launch_record(descriptor, b, h, m), unseen] for m in order]
 
 
 def launch_record(descriptor: Descriptor, b: int, h: int, m: int) -> list[int]:
@@ -44,7 +48,7 @@ def launch_record(descriptor: Descriptor, b: int, h: int, m: int) -> list[int]:
     first_pair, n_partial, n_runs, n_full = descriptor.tiles[b, h, m, :4].tolist()
     visits_any = max(n_partial, 0) + n_runs > 0
     key_tile, pattern = descriptor.visits[first_pair].tolist() if visits_any else (descriptor.layout.key_tiles, 0)
-    return [m, first_pair, n_partial, n_runs, n_full, key_tile, pattern if n_partial > 0 else 0, 0]
+    return [m, first_pair, n_partial, n_runs, n_full, key_tile, pattern if n_partial > 0 else 0]
 
 
 def brute_force(rows: torch.Tensor) -> tuple[list[int], list[int]]:

@@ -184,11 +184,16 @@ nobody waits for, at the end of the values (2)."""
 
 def test_all_synchronization_is_needed() -> None:
     """Without any one wait, arrival or fence, some order of events is an error."""
-    mask, config = compilemask.causal() & compilemask.window(500), HopperConfig(named_barriers=False)
+    seen = torch.tensor([820], dtype=torch.int32)
+    mask, config = (
+        compilemask.causal() & compilemask.window(700) & compilemask.padding(seen),
+        HopperConfig(named_barriers=False),
+    )
     kernel = kernel_of(64, torch.float16, config)
-    descriptor = compile(mask).descriptor(900, 900)
-    q, k, v = random_inputs(1, 1, 1, 900, 900, 64, torch.float16)
-    expected, _ = dense_attention(q, k, v, mask.dense(900, 900), 0.125)
+    descriptor = compile(mask).descriptor(1000, 1000)
+    q, k, v = random_inputs(1, 1, 1, 1000, 1000, 64, torch.float16)
+    expected, _ = dense_attention(q, k, v, mask.dense(1000, 1000), 0.125)
+    v[:, :, 820:] = torch.nan
 
     def is_found(number: int) -> bool:
         broken = kernel.clone()

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from compilemask.lowering.descriptor_layout import (
     KEYS,
     MAGIC,
-    ORDER_WORDS,
     STATUS_OVERFLOW,
     TILE_WORDS,
     VERSION,
@@ -58,6 +57,8 @@ class _Tiles:
 
     classes: NDArray[np.uint8]
     words: Ints | None
+    own: Ints
+    """[NQ], how many rows surely see the key at their own position"""
 
 
 def build(layout: Layout, masks: Sequence[RowsOfMask], shared: Sequence[Diagonals] | None = None) -> Descriptor:
@@ -100,7 +101,10 @@ def _classify(layout: Layout, mask: RowsOfMask, with_words: bool) -> _Tiles:
             partial = np.nonzero(chunk == PARTIAL)
             words.extend(_words_of(layout, mask, partial[0] + first, partial[1]))
     empty = np.zeros((0, rows, 4), dtype=np.int64)
-    return _Tiles(classes, np.concatenate([empty, *words]) if with_words else None)
+    own = np.add.reduceat(
+        mask.inner.holds(np.arange(layout.queries)), np.arange(0, layout.queries, rows), dtype=np.int64
+    )
+    return _Tiles(classes, np.concatenate([empty, *words]) if with_words else None, own)
 
 
 def _decide(
@@ -155,9 +159,9 @@ def _write_tiles(
     fits = first_pair + n_partial + n_runs <= layout.pair_capacity
     if not layout.shared:
         fits &= first_pattern + n_partial <= layout.pattern_capacity
-    cost = 11 * n_partial + 10 * n_full + 15
+    own = np.concatenate([part.own for part in tiles])
     shown = (np.where(fits, n_partial, -1), np.where(fits, n_runs, 0), np.where(fits, n_full, 0))
-    records = np.stack([np.where(fits, first_pair, 0), *shown, *counts, cost], axis=1)
+    records = np.stack([np.where(fits, first_pair, 0), *shown, *counts, own], axis=1)
     buffer[layout.tiles : layout.tiles + rows * TILE_WORDS] = records.ravel()
     pairs = buffer[layout.visits : layout.visits + 2 * layout.pair_capacity].reshape(-1, 2)
     _write_runs(pairs, begins & fits[:, None], ends & fits[:, None], first_pair + n_partial)
@@ -165,7 +169,7 @@ def _write_tiles(
     within = _position_in_row(t, n_partial)
     number = _shared_pattern(layout, t, key_tile, shared) if shared is not None else first_pattern[t] + within
     pairs[first_pair[t] + within] = np.stack([key_tile, number], axis=1)
-    _write_order(layout, buffer, cost, records[:, :4])
+    _write_order(layout, buffer, records)
     if shared is None:
         _write_stored(layout, buffer, tiles, fits[np.nonzero(partial)[0]], t, key_tile)
     return int((n_partial + n_runs)[fits].sum()), int(n_partial[fits].sum()), 0 if fits.all() else STATUS_OVERFLOW
@@ -193,20 +197,22 @@ def _write_runs(pairs: NDArray[np.int32], begins: NDArray[np.bool_], ends: NDArr
     pairs[first[t] + within] = np.stack([begin, last + 1], axis=1)
 
 
-def _write_order(layout: Layout, buffer: NDArray[np.int32], cost: Ints, records: Ints) -> None:
+def _write_order(layout: Layout, buffer: NDArray[np.int32], records: Ints) -> None:
     """Records in launch order; the pairs must have been written."""
-    first_pair, n_partial, n_runs, _ = records.T
+    first_pair, n_partial, n_runs, _, partial, _, full, own = records.T
     visits = buffer[layout.visits : layout.visits + 2 * layout.pair_capacity].reshape(-1, 2)
     first = np.zeros((len(records), 2), dtype=np.int64)
     visits_any = np.maximum(n_partial, 0) + n_runs > 0
     first[visits_any] = visits[first_pair[visits_any]]
     key_tile = np.where(visits_any, first[:, 0], layout.key_tiles)
     pattern = np.where(n_partial > 0, first[:, 1], 0)
-    cost = cost.reshape(layout.masks, layout.query_tiles)
+    cost = (11 * partial + 10 * full + 15).reshape(layout.masks, layout.query_tiles)
+    unseen = own.reshape(cost.shape).sum(axis=1, keepdims=True) < layout.keys
     tile = np.broadcast_to(np.arange(layout.query_tiles), cost.shape)
     order = np.lexsort((-tile, -cost), axis=1)
-    launches = np.stack([tile.ravel(), *records.T, key_tile, pattern, np.zeros_like(pattern)], axis=1)
-    launches = np.take_along_axis(launches.reshape(*cost.shape, ORDER_WORDS), order[:, :, None], axis=1)
+    words = [x.reshape(cost.shape) for x in (*records.T[:4], key_tile, pattern)]
+    launches = np.stack([tile, *words, np.broadcast_to(unseen, cost.shape)], axis=2)
+    launches = np.take_along_axis(launches, order[:, :, None], axis=1)
     buffer[layout.order : layout.order + launches.size] = launches.ravel()
 
 

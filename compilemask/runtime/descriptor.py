@@ -43,6 +43,10 @@ HEADER_FIELDS: tuple[str, ...] = (
 """Names of the header's words, in order."""
 
 
+NUMBERS = 8
+"""How many numbers say a layout."""
+
+
 class TileVisits(NamedTuple):
     """What one query tile visits: `partial` (key tile, pattern) pairs, `full` runs (first, last + 1) of key tiles."""
 
@@ -64,11 +68,12 @@ class Descriptor:
     buffer: torch.Tensor
     layout: Layout
     transposed: Descriptor | None = None
-    numbers: torch.Tensor = field(init=False, repr=False)
-    """The layout as operators take it: int64 [8] on the CPU."""
+    numbers: torch.Tensor | None = field(default=None, repr=False)
+    """The layout as operators take it: int64 [8] on the CPU. Made from the layout if not given."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "numbers", _numbers_of(self.layout))
+        if self.numbers is None:
+            object.__setattr__(self, "numbers", _numbers_of(self.layout))
         _check_tensor(self.buffer)
         if self.transposed is not None:
             self._check_transposed(self.transposed)
@@ -88,6 +93,7 @@ class Descriptor:
 
         Numbers in a tensor are data to torch.compile: it compiles nothing for other ones.
         """
+        assert self.numbers is not None
         own = [self.buffer, self.numbers]
         return own if self.transposed is None else own + self.transposed.tensors
 
@@ -96,7 +102,7 @@ class Descriptor:
         """The descriptor with these `tensors`."""
         buffer, numbers, *others = tensors
         transposed = cls.of_tensors(others) if others else None
-        return cls(buffer, _layout_of_numbers(tuple(numbers.tolist())), transposed)
+        return cls(buffer, _layout_of_numbers(tuple(numbers.tolist())), transposed, numbers)
 
     def _check_transposed(self, other: Descriptor) -> None:
         layout, expected = other.layout, self.layout
@@ -207,9 +213,10 @@ class Descriptor:
         host = self._host
         records, visits = host.tiles[batch, head].tolist(), host.visits
         result = []
-        for tile, (first, n_partial, n_runs, _, _, _, _, cost) in enumerate(records):
+        for tile, (first, n_partial, n_runs, _, partial, _, full, _) in enumerate(records):
             n_partial = max(n_partial, 0)
             pairs = [(a, b) for a, b in visits[first : first + n_partial + n_runs].tolist()]
+            cost = 11 * partial + 10 * full + 15
             result.append(TileVisits(tile, tuple(pairs[:n_partial]), tuple(pairs[n_partial:]), cost))
         return result
 
@@ -248,7 +255,6 @@ class Descriptor:
         )
 
 
-@lru_cache(maxsize=1024)
 def _numbers_of(layout: Layout) -> torch.Tensor:
     sizes = [layout.batch, layout.heads, layout.queries, layout.keys, layout.rows]
     numbers = [*sizes, layout.pair_capacity, layout.pattern_capacity, int(layout.shared)]

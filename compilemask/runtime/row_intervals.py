@@ -38,6 +38,20 @@ class IntervalSet:
             total += _below(tile, hi, total.shape) - _below(tile, lo, total.shape)
         return total[:, :key_tiles]
 
+    def holds(self, key: Ints) -> NDArray[np.bool_]:
+        """Whether each row sees the key that is given for it; both [rows]."""
+        found = np.zeros(self.rows, dtype=np.bool_)
+        for lo, hi in self.ranges:
+            found |= (lo <= key) & (key < hi)
+        rows = np.arange(self.rows)
+        for family, (first, last) in zip(self.families, self._lines, strict=True):
+            base, pitch = _rowwise(family.base, self.rows), np.maximum(_rowwise(family.pitch, self.rows), 1)
+            line = (key - base) // pitch
+            some = np.flatnonzero((first <= line) & (line < last))
+            lo, hi = self._members(family, rows[some], line[some])
+            found[some] |= (lo <= key[some]) & (key[some] < hi)
+        return found
+
     def _intervals(self, first_row: int, last_row: int) -> Iterator[tuple[Ints, Ints, Ints]]:
         rows = np.arange(first_row, last_row)
         for lo, hi in self.ranges:

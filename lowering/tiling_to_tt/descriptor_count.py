@@ -26,9 +26,9 @@ def count_kernel(mask: MaskFunctions) -> DescriptorKernel:
     kb = kernel.kb
     m, g = kb.program_id(0), kb.program_id(1)
     _store_header(kernel, (m | g) == 0)
-    partial, runs, full = _counts(kernel, TileClasses(kernel, QueryTile.of(kernel, m, g)))
-    cost = 11 * partial + 10 * full + 15
-    kernel.store_lanes(kernel.record(g * kernel.query_tiles + m) + 4, {0: partial, 1: runs, 2: full, 3: cost}, 4)
+    classes = TileClasses(kernel, QueryTile.of(kernel, m, g))
+    words = dict(enumerate((*_counts(kernel, classes), classes.own_positions())))
+    kernel.store_lanes(kernel.record(g * kernel.query_tiles + m) + 4, words, 4)
     return kernel
 
 

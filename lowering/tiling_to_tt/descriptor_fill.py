@@ -16,8 +16,10 @@ from compilemask.lowering.tiling_to_tt.descriptor_kernel import DescriptorKernel
 from compilemask.lowering.tiling_to_tt.shared_patterns import SharedPatterns
 from compilemask.lowering.tiling_to_tt.tile_classes import WORD, WORDS, BlockClasses, TileClasses
 
-FIRST_KEY_TILE, FIRST_PATTERN = 5, 6
-"""Words of a record in launch order that say the tile's first visit."""
+N_PARTIAL, FIRST_KEY_TILE, FIRST_PATTERN, UNSEEN = 2, 5, 6, 7
+"""Words of a record in launch order."""
+COUNTED = (4, 5, 6, 7)
+"""Words of a tile's record that `count` has written."""
 RECORDS = 1024
 """Records that a program looks at together."""
 
@@ -28,7 +30,13 @@ class Counts(NamedTuple):
     partial: Value
     runs: Value
     full: Value
-    cost: Value
+    own: Value
+    """Rows that see the key at their own position."""
+
+    @property
+    def cost(self) -> Value:
+        """What the tile takes to compute, for the launch order."""
+        return 11 * self.partial + 10 * self.full + 15
 
 
 class Place(NamedTuple):
@@ -38,6 +46,8 @@ class Place(NamedTuple):
     first_pattern: Value
     rank: Value
     """Position in the launch order of its mask."""
+    own: Value
+    """Rows of its mask that see the key at their own position."""
 
 
 def fill_kernel(mask: MaskFunctions) -> DescriptorKernel:
@@ -54,7 +64,8 @@ def fill_kernel(mask: MaskFunctions) -> DescriptorKernel:
     record |= {2: kb.where(fits, counts.runs, 0), 3: kb.where(fits, counts.full, 0)}
     kernel.store_lanes(kernel.record(t), record, 4)
     launch = kernel.section("order") + (g * kernel.query_tiles + place.rank) * ORDER_WORDS
-    _store_launch(kernel, launch, m, record, fits & (counts.partial + counts.runs > 0))
+    words = {0: m, **{1 + index: word for index, word in record.items()}, UNSEEN: kb.cast(place.own < kernel.keys, i32)}
+    _store_launch(kernel, launch, words, fits & (counts.partial + counts.runs > 0))
     _store_status(kernel, fits, t == last)
     _store_used(kernel, place, counts, behind, (t == 0, t == last))
     with kb.if_else(fits) as branch, branch.then():
@@ -64,7 +75,7 @@ def fill_kernel(mask: MaskFunctions) -> DescriptorKernel:
 
 def _load_counts(kernel: DescriptorKernel, t: Value) -> Counts:
     record = kernel.record(t)
-    return Counts(*(kernel.kb.load(record + word) for word in (4, 5, 6, 7)))
+    return Counts(*(kernel.kb.load(record + word) for word in COUNTED))
 
 
 def _place(kernel: DescriptorKernel, g: Value, t: Value, counts: Counts) -> Place:
@@ -72,17 +83,18 @@ def _place(kernel: DescriptorKernel, g: Value, t: Value, counts: Counts) -> Plac
     own = g * kernel.query_tiles
     end = own + kernel.query_tiles
     zeros = kb.full((RECORDS,), 0, i32)
-    with kb.for_loop(0, end, RECORDS, [zeros, zeros, zeros]) as loop:
-        pairs, patterns, ahead = loop.carried
+    with kb.for_loop(0, end, RECORDS, [zeros] * len(Place._fields)) as loop:
+        pairs, patterns, ahead, seen = loop.carried
         other = loop.index + lane
         record, exists = kernel.record(other), other < end
-        partial, runs, _, cost = (kb.load(record + word, mask=exists, other=0) for word in (4, 5, 6, 7))
-        before = other < t
-        sooner = exists & (other >= own) & ((cost > counts.cost) | ((cost == counts.cost) & (other > t)))
+        theirs = Counts(*(kb.load(record + word, mask=exists, other=0) for word in COUNTED))
+        before, same_mask = other < t, exists & (other >= own)
+        sooner = same_mask & ((theirs.cost > counts.cost) | ((theirs.cost == counts.cost) & (other > t)))
         loop.yield_(
-            pairs + kb.where(before, partial + runs, 0),
-            patterns + kb.where(before, partial, 0),
+            pairs + kb.where(before, theirs.partial + theirs.runs, 0),
+            patterns + kb.where(before, theirs.partial, 0),
             ahead + kb.cast(sooner, i32),
+            seen + kb.where(same_mask, theirs.own, 0),
         )
     return Place(*kb.reduce_many(loop.results, 0, lambda a, b: [x + y for x, y in zip(a, b, strict=True)]))
 
@@ -94,17 +106,14 @@ def _fits(kernel: DescriptorKernel, place: Place, counts: Counts) -> Value:
     return fits & (place.first_pattern + counts.partial <= kernel.kb.arg("pattern_capacity"))
 
 
-def _store_launch(
-    kernel: DescriptorKernel, launch: Value, m: Value, record: Mapping[int, Value], visits_any: Value
-) -> None:
+def _store_launch(kernel: DescriptorKernel, launch: Value, words: Mapping[int, Value], visits_any: Value) -> None:
     """The record in launch order, but for the first visit of a tile that has one: who finds that visit stores it."""
     kb, lane = kernel.kb, kernel.kb.arange(0, ORDER_WORDS)
-    words = kb.where(lane == 0, m, 0)
-    for index, word in record.items():
-        words = kb.where(lane == 1 + index, word, words)
-    words = kb.where(lane == FIRST_KEY_TILE, kernel.key_tiles, words)
-    is_first = (lane == FIRST_KEY_TILE) | ((lane == FIRST_PATTERN) & (record[1] > 0))
-    kb.store(launch + lane, words, mask=~(is_first & visits_any))
+    record = kb.where(lane == FIRST_KEY_TILE, kernel.key_tiles, 0)
+    for index, word in words.items():
+        record = kb.where(lane == index, word, record)
+    is_first = (lane == FIRST_KEY_TILE) | ((lane == FIRST_PATTERN) & (words[N_PARTIAL] > 0))
+    kb.store(launch + lane, record, mask=~(is_first & visits_any))
 
 
 def _store_status(kernel: DescriptorKernel, fits: Value, is_last: Value) -> None:
@@ -119,7 +128,9 @@ def _store_used(
     """Pairs and patterns used: the last tile that fits knows, or the first tile if none does."""
     kb, (is_first, is_last) = kernel.kb, is_end
     fits = _fits(kernel, place, counts)
-    end = Place(place.first_pair + counts.partial + counts.runs, place.first_pattern + counts.partial, place.rank)
+    end = place._replace(
+        first_pair=place.first_pair + counts.partial + counts.runs, first_pattern=place.first_pattern + counts.partial
+    )
     knows = (is_first & ~fits) | (fits & (is_last | ~_fits(kernel, end, behind)))
     used = kb.arg("pattern_capacity") if kernel.mask.shared else kb.where(fits, end.first_pattern, 0)
     kb.store(kernel.descriptor + 12, kb.where(fits, end.first_pair, 0), mask=knows)

@@ -71,6 +71,17 @@ class RowSet:
             cover_lo >> 7, (cover_hi + (KEYS - 1)) >> 7, (core_lo + (KEYS - 1)) >> 7, core_hi >> 7, core_lo < core_hi
         )
 
+    def holds(self, key: Value) -> Value:
+        """Whether each row sees the key that is given for it: [rows] i1."""
+        kb = self.kb
+        found = kb.full(key.shape, False, i1)
+        for lo, hi in self.ranges:
+            found = found | ((lo <= key) & (key < hi))
+        for family in self.families:
+            lo, hi = family.member(self.scope, family.first_line(self.scope, key))
+            found = found | ((lo <= key) & (key < hi))
+        return found
+
     # ---- tiles of keys ----
 
     def coverage(self, start: Value) -> Value:

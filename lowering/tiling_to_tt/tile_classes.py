@@ -91,6 +91,12 @@ class TileClasses:
         kb = self.kb
         return kb.where(kb.arange(0, WORDS) == WORDS - 1, kb.shift_right_unsigned(block.full, WORD - 1), 0)
 
+    def own_positions(self) -> Value:
+        """How many rows surely see the key at their own position."""
+        kb = self.kb
+        sees = self.tile.exists & self.rows.inner.holds(self.tile.q)
+        return kb.reduce(kb.cast(sees, i32), 0, "sum")
+
     # ---- from extents ----
 
     def decided(self, first: Value) -> Decided:

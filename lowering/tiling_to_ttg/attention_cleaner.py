@@ -1,8 +1,9 @@
 """The cleaner: one warp that zeroes, in partial tiles, the values of keys that no row of the query tile sees.
 
-Such keys have the weight 0, but 0 times NaN or infinity is NaN, and memory that nobody sees may hold anything. A
-shared pattern knows nothing of the end of the sequence, so that in a query tile that the sequence cuts off, the keys
-that are seen are those of existing rows.
+Such keys have the weight 0, but 0 times NaN or infinity is NaN, and memory that no query of the mask sees may hold
+anything. If there is no such memory, as the tile's record says, the cleaner has nothing to do. A shared pattern knows
+nothing of the end of the sequence, so that in a query tile that the sequence cuts off, the keys that are seen are
+those of existing rows.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile
 from compilemask.lowering.tiling_to_ttg.builder import slice_of, tma_layout
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer
 
-OCTET = 8
-"""Keys cleaned at once: their bits are two neighbours in each of the four words."""
+GROUP = 16
+"""Keys cleaned at once: their bits are four neighbours in each of the four words."""
 PANEL = 64
 """Columns of values side by side in shared memory."""
-OCTET_LAYOUT = BlockedLayout.of([1, 8], [4, 8], [1, 1], [1, 0])
-"""[8, 64] values in one warp, 16 bytes a thread and row."""
+GROUP_LAYOUT = BlockedLayout.of([1, 8], [4, 8], [1, 1], [1, 0])
+"""[16, 64] values in one warp, 16 bytes a thread and row."""
 ROWS_AT_ONCE = 32
 WORDS_LAYOUT = BlockedLayout.of([1, 4], [32, 1], [1, 1], [1, 0])
 """[32, 4] words of a pattern in one warp, a row a thread: one instruction combines those of all threads."""
@@ -35,7 +36,7 @@ def clean(frame: Frame, tile: Tile, progress: Progress) -> None:
     """Passes on the values of a tile's partial tiles, cleaned where needed."""
     kb = frame.kb
     pairs = tile.pairs(frame)
-    with kb.for_loop(0, tile.n_partial, 1) as partial:
+    with kb.for_loop(0, tile.cleaned(frame), 1) as partial:
         words = _seen(frame, tile, kb.load(pairs + partial.index * 2 + 1))
         place, phase = frame.place(progress.visits + partial.index)
         frame.value.full[place].wait(phase)
@@ -43,7 +44,7 @@ def clean(frame: Frame, tile: Tile, progress: Progress) -> None:
         with kb.if_else(everybody != -1) as branch, branch.then():
             _zero_unseen(frame, place, words, everybody)
             kb.fence_async_shared()
-        frame.value.ready[frame.place(progress.cleaned + partial.index)[0]].arrive()
+        frame.value.full[frame.cleaned_place(progress.cleaned + partial.index)[0]].arrive()
 
 
 def _seen(frame: Frame, tile: Tile, pattern: Value) -> tuple[Value, ...]:
@@ -75,31 +76,31 @@ def _seen_by_rows(frame: Frame, rows: Value, pattern: Value) -> list[Value]:
 
 
 def _zero_unseen(frame: Frame, place: Value, words: Sequence[Value], everybody: Value) -> None:
-    """Zeroes the rows of a buffer of values whose bits are not set, eight at a time."""
+    """Zeroes the rows of a buffer of values whose bits are not set, a group at a time."""
     kb = frame.kb
-    panels = frame.head_dim // PANEL
-    values = _octets(frame)
-    row = kb.arange(0, OCTET, slice_of(OCTET_LAYOUT, 1))
-    with kb.for_loop(0, TILE // OCTET, 1) as loop:
-        shift = loop.index * 2
-        with kb.if_else(((everybody >> shift) & 3) != 3) as some, some.then():
+    panels, bits = frame.head_dim // PANEL, GROUP // len(words)
+    values = _groups(frame)
+    row = kb.arange(0, GROUP, slice_of(GROUP_LAYOUT, 1))
+    with kb.for_loop(0, TILE // GROUP, 1) as loop:
+        shift, every = loop.index * bits, (1 << bits) - 1
+        with kb.if_else(((everybody >> shift) & every) != every) as some, some.then():
             seen = _bits(frame, words, row, shift)[:, None]
             for panel in range(panels):
-                octet = values[(place * panels + panel) * (TILE // OCTET) + loop.index]
-                octet.store(kb.where(seen, octet.load(OCTET_LAYOUT), 0.0))
+                group = values[(place * panels + panel) * (TILE // GROUP) + loop.index]
+                group.store(kb.where(seen, group.load(GROUP_LAYOUT), 0.0))
 
 
-def _octets(frame: Frame) -> Buffer:
-    """All buffers of values as pieces of [8, 64], which lie in one piece: panel by panel, from the first row down."""
-    count = frame.config.stages * (frame.head_dim // PANEL) * (TILE // OCTET)
-    layout = tma_layout((OCTET, PANEL), frame.element_type)
-    return frame.value.buffers.reinterpret(MemDescType.of((count, OCTET, PANEL), frame.element_type, layout))
+def _groups(frame: Frame) -> Buffer:
+    """All buffers of values as pieces of [16, 64], which lie in one piece: panel by panel, from the first row down."""
+    count = frame.config.stages * (frame.head_dim // PANEL) * (TILE // GROUP)
+    layout = tma_layout((GROUP, PANEL), frame.element_type)
+    return frame.value.buffers.reinterpret(MemDescType.of((count, GROUP, PANEL), frame.element_type, layout))
 
 
 def _bits(frame: Frame, words: Sequence[Value], row: Value, shift: Value) -> Value:
-    """[8] i1: the bits of eight keys, of which the first is bit `shift` of the first word."""
+    """[16] i1: the bits of a group's keys, of which the first is bit `shift` of the first word."""
     kb = frame.kb
-    lane = row >> 1
+    lane = (row >> 1) & 3
     low, high = kb.where(lane == 0, words[0], words[1]), kb.where(lane == 2, words[2], words[3])
     word = kb.where(lane < 2, low, high)
-    return (kb.shift_right_unsigned(word, (row & 1) + shift) & 1) != 0
+    return (kb.shift_right_unsigned(word, ((row >> 3) << 1) + (row & 1) + shift) & 1) != 0

@@ -40,8 +40,8 @@ class HopperConfig:
     barriers instead of mbarriers. `hold_softmax` repeats the wait for values after the softmax: ptxas hoists the wait
     for their product above it otherwise, and nothing overlaps. `pin_rounding` converts weights where they are computed:
     LLVM sinks that into the next step otherwise, where f32 weights cost twice the registers. `clean_values` has a warp
-    zero the values of keys that no row of a partial tile sees, so that NaN and infinity in them reach nobody; without
-    it all values of visited tiles must be finite.
+    zero the values of keys that no row of a partial tile sees, if there may be keys that no query sees, so that NaN and
+    infinity in them reach nobody; without it all values of visited tiles must be finite.
     """
 
     stages: int = 2
@@ -51,7 +51,7 @@ class HopperConfig:
     pin_rounding: bool = True
     clean_values: bool = True
     consumer_registers: int = 240
-    producer_registers: int = 24
+    producer_registers: int = 32
 
     def __post_init__(self) -> None:
         if self.stages < 2:

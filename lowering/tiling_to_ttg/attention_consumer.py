@@ -25,7 +25,7 @@ from compilemask.lowering.tiling_to_ttg.attention_softmax import (
 )
 from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile
 from compilemask.lowering.tiling_to_ttg.builder import slice_of
-from compilemask.lowering.tiling_to_ttg.builder_memory import Barriers, Buffer, Product
+from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer, Product
 
 FIRST_NAMED_BARRIER = 8
 TURN_THREADS = 256
@@ -56,15 +56,40 @@ class Result(NamedTuple):
 
 
 class _Values(NamedTuple):
-    """How to know that values can be read: barriers, and the number of the phase."""
+    """How to know that values can be read: which barrier, and the parity of its phase."""
 
-    barriers: Barriers
-    number: Value
+    place: Value
+    phase: Value
 
     def wait(self, frame: Frame) -> None:
         """Until they can."""
-        place, phase = frame.place(self.number)
-        self.barriers[place].wait(phase)
+        frame.value.full[self.place].wait(self.phase)
+
+
+def _partial_values(frame: Frame, tile: Tile, progress: Progress, index: Value) -> _Values:
+    """How to know of the values of a tile's index-th partial tile."""
+    full = frame.place(progress.visits + index)
+    if not frame.config.clean_values:
+        return _Values(*full)
+    cleaned = frame.cleaned_place(progress.cleaned + index)
+    return _Values(*(frame.kb.where(tile.unseen != 0, a, b) for a, b in zip(cleaned, full, strict=True)))
+
+
+class _Patterns:
+    """The patterns of a tile's partial tiles. They are fetched ahead: a visit is as short as two waits for memory."""
+
+    def __init__(self, frame: Frame, part: int, tile: Tile) -> None:
+        self.frame, self.part, self.tile, self.pairs = frame, part, tile, tile.pairs(frame)
+
+    def number(self, index: Value | int) -> Value:
+        """Of the index-th partial tile; 0 if there is none."""
+        kb = self.frame.kb
+        return kb.load(self.pairs + index * 2 + 1, self.tile.n_partial > index, 0)
+
+    def words(self, index: Value | int, number: Value | None = None) -> Value:
+        """[64, 4] of the index-th partial tile, whose pattern has this number; 0 if there is none."""
+        number = self.number(index) if number is None else number
+        return pattern_words(self.frame, self.part, number, self.tile.n_partial > index)
 
 
 class Turns:
@@ -98,22 +123,25 @@ def consume(frame: Frame, turns: Turns, tile: Tile, progress: Progress) -> Resul
     kb, part = frame.kb, turns.part
     query = frame.query[part].reshape(ROWS, frame.head_dim)
     frame.query_full[part].wait(progress.tiles % 2)
+    patterns = _Patterns(frame, part, tile)
+    words, following = patterns.words(1), patterns.number(2)
     state = _first_visit(frame, turns, tile, query, progress.visits)
-    pairs = tile.pairs(frame)
-    with kb.for_loop(1, tile.n_partial, 1, state) as partial:
-        words = pattern_words(frame, part, kb.load(pairs + partial.index * 2 + 1))
-        values = _Values(frame.value.ready, progress.cleaned + (partial.index - 1))
-        partial.yield_(*_visit(frame, turns, query, State(*partial.carried), values, words))
-    with kb.if_else(tile.n_partial > 0) as some, some.then():
-        _Values(frame.value.ready, progress.cleaned + (tile.n_partial - 1)).wait(frame)
+    with kb.for_loop(1, tile.n_partial, 1, [*state, words, following]) as partial:
+        *before, words, following = partial.carried
+        ahead = patterns.words(partial.index + 1, following), patterns.number(partial.index + 2)
+        values = _partial_values(frame, tile, progress, partial.index - 1)
+        partial.yield_(*_visit(frame, turns, query, State(*before), values, words), *ahead)
+    if frame.config.clean_values:
+        with kb.if_else(tile.cleaned(frame) > 0) as some, some.then():
+            _partial_values(frame, tile, progress, tile.n_partial - 1).wait(frame)
     taken = kb.cast(tile.n_partial == 0, i32)
-    with kb.for_loop(taken, tile.n_full, 1, partial.results) as full:
+    with kb.for_loop(taken, tile.n_full, 1, partial.results[: len(state)]) as full:
         before = State(*full.carried)
-        full.yield_(*_visit(frame, turns, query, before, _Values(frame.value.full, before.count - 1)))
+        full.yield_(*_visit(frame, turns, query, before, _Values(*frame.place(before.count - 1))))
     state = State(*full.results)
     if frame.config.is_persistent:
         frame.query_empty[part].arrive()
-    acc = _weigh_values(frame, state, _Values(frame.value.full, state.count - 1))
+    acc = _weigh_values(frame, state, _Values(*frame.place(state.count - 1)))
     return Result(state.softmax, acc, state.count)
 
 

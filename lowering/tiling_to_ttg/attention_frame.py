@@ -21,7 +21,7 @@ from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, slice_o
 from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers, Buffer, Descriptor
 
 POINTER_ALIGNMENT = 16
-RECORD_WORDS = 8
+RECORD_WORDS = 16
 """Of a tile in shared memory."""
 PATTERN_WORDS = 4
 TENSOR_MAPS = ("q", "k", "v", "out")
@@ -77,11 +77,13 @@ class Layouts:
 
 
 class Ring(NamedTuple):
-    """Buffers of tiles [128, D] with the barriers that say who may use them; `ready` is `full`, or after cleaning."""
+    """Buffers of tiles [128, D] with the barriers that say who may use them.
+
+    Behind the barriers for full buffers there are as many for cleaned ones, if anything cleans them.
+    """
 
     buffers: Buffer
     full: Barriers
-    ready: Barriers
     empty: Barriers
 
 
@@ -132,6 +134,11 @@ class Frame:
             return count % stages, (count // stages) % 2
         return self.kb.trunc_rem(count, stages), self.kb.trunc_div(count, stages) % 2
 
+    def cleaned_place(self, number: Value) -> tuple[Value, Value]:
+        """The barrier for the number-th tile of values that was cleaned, and the parity of its phase."""
+        place, phase = self.place(number)
+        return place + self.config.stages, phase
+
 
 def open_frame(kb: GpuKernelBuilder, op: AttentionOp, config: HopperConfig) -> Frame:
     """Allocates shared memory and initializes barriers."""
@@ -168,7 +175,6 @@ def open_frame(kb: GpuKernelBuilder, op: AttentionOp, config: HopperConfig) -> F
 
 def _ring(kb: GpuKernelBuilder, config: HopperConfig, op: AttentionOp, name: str) -> Ring:
     buffers = kb.alloc((1, 1, TILE, op.head_dim), op.element_type, count=config.stages).named(name)
-    full = kb.barriers(config.stages)
     is_cleaned = config.clean_values and name == "value"
-    ready = kb.barriers(config.stages) if is_cleaned else full
-    return Ring(buffers, full, ready, kb.barriers(config.stages, CONSUMERS))
+    full = kb.barriers(config.stages * (1 + int(is_cleaned)))
+    return Ring(buffers, full, kb.barriers(config.stages, CONSUMERS))

@@ -39,17 +39,13 @@ def start(frame: Frame) -> Softmax:
     return Softmax(kb.full((ROWS,), -math.inf, f32, layouts.rows), kb.zeros((ROWS, PATTERN_WORDS), f32, layouts.lanes))
 
 
-def pattern_words(
-    frame: Frame, part: int, pattern: Value, exists: Value | None = None, other: Value | int = 0
-) -> Value:
+def pattern_words(frame: Frame, part: int, pattern: Value, exists: Value, other: Value | int = 0) -> Value:
     """[64, 4] words of a warpgroup's rows of a pattern; if it does not exist, `other` in all of them."""
     kb, layout = frame.kb, frame.layouts.lanes
     row = kb.arange(0, ROWS, slice_of(layout, 1))
     lane = kb.arange(0, PATTERN_WORDS, slice_of(layout, 0))
     base = kb.arg("patterns") + (pattern * (TILE * PATTERN_WORDS) + part * (ROWS * PATTERN_WORDS))
     address = base + (row[:, None] * PATTERN_WORDS + lane[None, :])
-    if exists is None:
-        return kb.load(address)
     return kb.load(address, exists, other)
 
 

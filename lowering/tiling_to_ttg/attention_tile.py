@@ -35,6 +35,8 @@ class Tile(NamedTuple):
     """Of the first visit; one behind the last key tile if there is none."""
     first_pattern: Value
     """Of the first visit, if it is a partial tile."""
+    unseen: Value
+    """Not 0 if there may be keys that no query sees: their values may hold anything."""
 
     def without_faults(self, frame: Frame) -> Tile:
         """The same, visiting nothing if it has no room for its visits."""
@@ -55,6 +57,10 @@ class Tile(NamedTuple):
         """How many tiles of keys it visits; a tile that sees nothing visits one, which does not exist."""
         return frame.kb.maximum(self.n_partial + self.n_full, 1)
 
+    def cleaned(self, frame: Frame) -> Value:
+        """Visits whose values are cleaned: the first ones, if any."""
+        return frame.kb.where(self.unseen != 0, self.n_partial, 0)
+
 
 class Progress(NamedTuple):
     """What a program has done before a tile: tiles, visits, and those of them whose values were cleaned."""
@@ -65,7 +71,7 @@ class Progress(NamedTuple):
 
     def after(self, frame: Frame, tile: Tile) -> Progress:
         """The same behind a tile."""
-        return Progress(self.tiles + 1, self.visits + tile.visits(frame), self.cleaned + tile.n_partial)
+        return Progress(self.tiles + 1, self.visits + tile.visits(frame), self.cleaned + tile.cleaned(frame))
 
 
 def tile_at(frame: Frame, position: Value) -> Tile:
