@@ -13,8 +13,6 @@ from compilemask.language.traced import Pointwise
 from compilemask.language.values import Value, ascends, table
 
 if TYPE_CHECKING:
-    import torch
-
     from compilemask.language.values import Table
 
 
@@ -34,16 +32,6 @@ class _DocumentIds(Pointwise):
 class _AscendingIds(_DocumentIds):
     ASCENDING: ClassVar[tuple[str, ...]] = ("ids",)
 
-    def extents(self) -> tuple[Extent, ...]:
-        return (*super().extents(), Extent("document_ids: the order of ids", (self.ids,), _still_ascending))
-
-
-def _still_ascending(ids: torch.Tensor) -> int:
-    """The table may have been written to since the mask was made."""
-    if not ascends(ids):
-        raise MaskError("document_ids: ids no longer ascend, as they did when the mask was made; make it again")
-    return 0
-
 
 def document_ids(ids: Table, ascending: bool | None = None) -> Mask:
     """ids[q] == ids[kv]: each query sees the keys of its own document, wherever they stand.
@@ -59,7 +47,7 @@ def document_ids(ids: Table, ascending: bool | None = None) -> Mask:
 
     Raises:
         MaskError: wrong type or rank, or ids in host memory that do not ascend as promised; where it is used, if there
-            are more ids (in host memory) than queries and than keys.
+            are more ids (in host memory) than queries and than keys, or they no longer ascend.
     """
     checked = table("document_ids: ids", ids)
     assert not isinstance(checked.data, int)

@@ -13,8 +13,6 @@ from compilemask.language.traced import Pointwise
 from compilemask.language.values import LIMIT, Value, ascends, scalar, table
 
 if TYPE_CHECKING:
-    import torch
-
     from compilemask.language.values import Scalar, Table
 
 
@@ -26,17 +24,10 @@ class _PaliGemma(Pointwise):
     ASCENDING: ClassVar[tuple[str, ...]] = ("blocks",)
 
     def extents(self) -> tuple[Extent, ...]:
-        return (Extent("paligemma: the number of positions", (self.blocks,), _positions),)
+        return (Extent("paligemma: the number of positions", (self.blocks,), lambda blocks: blocks.shape[-1]),)
 
     def visible(self, q: Integer, kv: Integer, blocks: SymbolicTable, lengths: Integer) -> Condition:
         return (blocks[kv] <= blocks[q]) & (kv < lengths)
-
-
-def _positions(blocks: torch.Tensor) -> int:
-    """How many positions the table speaks of; it may have been written to since the mask was made."""
-    if not ascends(blocks):
-        raise MaskError("paligemma: blocks must ascend")
-    return blocks.shape[-1]
 
 
 def paligemma(blocks: Table, lengths: Scalar = LIMIT) -> Mask:
@@ -59,8 +50,8 @@ def paligemma(blocks: Table, lengths: Scalar = LIMIT) -> Mask:
     """
     checked = table("paligemma: blocks", blocks)
     assert not isinstance(checked.data, int)
-    if checked.data.device.type == "cpu":
-        _positions(checked.data)
+    if checked.data.device.type == "cpu" and not ascends(checked.data):
+        raise MaskError("paligemma: blocks must ascend")
     return _PaliGemma(checked, scalar("paligemma: lengths", lengths, 0))
 
 

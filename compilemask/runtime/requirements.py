@@ -1,6 +1,7 @@
 """What a mask's structure asks of its parameters' values, whoever gives them: constructors check the same, and more.
 
-Read off the mask's IR: tables of segments and of parts ascend from 0 or more, images are at least 1 wide and 0 high.
+Read off the mask's IR: tables of segments and of parts ascend from 0 or more, those that are searched or said to ascend
+do, images are at least 1 wide and 0 high, and the lines of a raster are at least 1 long.
 Only values in host memory are checked; device memory is never read.
 """
 
@@ -24,6 +25,10 @@ Check = Callable[[str, torch.Tensor], None]
 def _ascending(what: str, table: torch.Tensor) -> None:
     if int(table.min()) < 0:
         raise MaskError(f"{what} must not be negative, but holds {int(table.min())}")
+    _never_falling(what, table)
+
+
+def _never_falling(what: str, table: torch.Tensor) -> None:
     falls = (table.diff(dim=-1) < 0).nonzero()
     if len(falls):
         *leading, at = falls[0].tolist()
@@ -47,10 +52,15 @@ def requirements(func: mask.FuncOp) -> tuple[tuple[int, Check], ...]:
     for op in func.body.walk():
         if isinstance(op, mask.SegmentsOp) and isinstance(op.offsets, BlockArgument):
             found.append((op.offsets.index, _ascending))
+        elif isinstance(op, mask.SearchOp) and isinstance(op.table, BlockArgument):
+            found.append((op.table.index, _never_falling))
+        elif isinstance(op, mask.WhereOp):
+            found += [(number, _never_falling) for number in ascending_tables(op)]
         elif isinstance(op, mask.PlaceOp):
             found += [(number, _ascending) for number in ascending_tables(op)]
-        elif isinstance(op, mask.GridOp):
-            for value, least in ((op.height, 0), (op.width, 1)):
+        elif isinstance(op, mask.GridOp | mask.LinesOp):
+            sizes = ((op.height, 0), (op.width, 1)) if isinstance(op, mask.GridOp) else ((op.pitch, 1),)
+            for value, least in sizes:
                 if (position := _parameter(value)) is not None:
                     found.append((position, _at_least(least)))
     return tuple(found)

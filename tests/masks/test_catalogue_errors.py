@@ -98,13 +98,19 @@ def test_bad_parameters_are_refused(name: str) -> None:
         call()
 
 
-def test_ids_that_no_longer_ascend_are_noticed() -> None:
-    ids = torch.tensor([0, 0, 1, 2], dtype=torch.int32)
-    mask = cm.document_ids(ids)
-    mask.check_lengths(4, 4)
-    ids[0] = 5
-    with pytest.raises(cm.MaskError, match="no longer ascend"):
-        mask.check_lengths(4, 4)
+@pytest.mark.parametrize("make", [cm.document_ids, cm.paligemma, lambda table: cm.transfusion(table, table)])
+def test_tables_that_no_longer_ascend_are_noticed(make: Callable[[torch.Tensor], cm.Mask]) -> None:
+    table = torch.tensor([0, 0, 1, 2], dtype=torch.int32)
+    mask, q = make(table), torch.randn(1, 1, 4, 8)
+    cm.attention(q, q, q, mask)
+    table[1] = 3
+    with pytest.raises(cm.MaskError, match="must ascend, but entry 1 is 3 and entry 2 is 1"):
+        cm.attention(q, q, q, mask)
+
+
+def test_lines_bound_later_are_not_empty() -> None:
+    with pytest.raises(cm.MaskError, match="width must be at least 1, got 0"):
+        cm.compile(cm.natten2d(4, 4, 3)).bind(width=0)
 
 
 def test_radii_from_0_and_from_1_are_one_mask() -> None:
