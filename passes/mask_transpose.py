@@ -93,7 +93,8 @@ _EXCHANGED: dict[type[Operation], Callable[[Any], Operation]] = {
 }
 _SYMMETRIC = (
     *(mask.ReadOp, mask.AllOp, mask.NoneOp, mask.SegmentsOp, mask.SameOp, mask.GridOp, mask.DiskOp, mask.BoxOp),
-    *(mask.UnionOp, mask.IntersectOp, mask.SubtractOp, mask.ComplementOp, mask.YieldOp, mask.ReturnOp, mask.SearchOp),
+    *(mask.UnionOp, mask.IntersectOp, mask.SubtractOp, mask.ComplementOp, mask.SearchOp),
+    *(mask.YieldOp, mask.MemberOp, mask.ReturnOp),
 )
 
 

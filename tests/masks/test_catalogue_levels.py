@@ -11,7 +11,11 @@ from test_levels_agree import check_levels
 
 import compilemask as cm
 from compilemask.dialects import interval
+from compilemask.dialects import mask as dialect
+from compilemask.dialects.semantics import interval as interval_semantics
+from compilemask.dialects.semantics import mask as mask_semantics
 from compilemask.lowering import pipeline
+from compilemask.passes import mask_transpose
 
 REAL = 1024
 
@@ -86,3 +90,16 @@ USUAL: dict[str, tuple[cm.Mask, int]] = {
 def test_usual_sizes_have_as_many_intervals_as_the_literature_counts(name: str) -> None:
     mask, intervals = USUAL[name]
     assert most_runs(mask.dense(REAL, REAL).numpy()) == intervals
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_transposed_mask_is_the_transpose(name: str) -> None:
+    queries, keys = 137, 200
+    mask = CATALOGUE[name].make(queries, keys)
+    expected = full_shape(CATALOGUE[name].visible(queries, keys))[0, 0].T
+    transposed = mask_transpose.transposed(mask.module())
+    func = transposed.body.block.first_op
+    assert isinstance(func, dialect.FuncOp)
+    assert np.array_equal(mask_semantics.visible(func, mask.arguments(), keys, queries), expected)
+    intervals = pipeline.interval_of(pipeline.lower(transposed, "interval"))
+    assert np.array_equal(interval_semantics.visible(intervals, mask.arguments(), keys, queries), expected)

@@ -86,3 +86,21 @@ mask.func @part(%a: i32, %b: i32) -> !mask.region {
 // CHECK-NEXT:     %queries = mask.keys
 // CHECK-NEXT:     %first = mask.cols %zero to %queries
 // CHECK-NEXT:     mask.return %first
+
+// Lines of keys become a predicate that asks for the line of the query.
+mask.func @lines(%base: i32, %pitch: i32) -> !mask.region {
+  %visible = mask.lines at %base pitch %pitch at_most 2 {
+  ^bb0(%q: i32, %line: i32):
+    %keys = mask.keys
+    %lo = arith.addi %line, %q : i32
+    mask.member %lo to %keys of %q to %keys
+  }
+  mask.return %visible
+}
+// CHECK:      mask.func @lines
+// CHECK-NEXT:   %visible = mask.where {
+// CHECK-NEXT:   ^{{[a-z0-9]+}}(%q: i32, %kv: i32):
+// CHECK:          %keys = mask.queries
+// CHECK-NEXT:     %lo = arith.addi %{{[a-z0-9_]+}}, %kv : i32
+// CHECK:          mask.yield
+// CHECK-NOT:      mask.lines
