@@ -122,4 +122,21 @@ def ascending_tables(op: Operation) -> list[int]:
     return [item.value.data for item in items if isinstance(item, IntegerAttr)]
 
 
-__all__ = ["FunctionLike", "MisplacedOperationError", "ascending_tables", "is_parameter_type", "verify_table"]
+def verify_ascending(func: FunctionLike) -> None:
+    """Raise unless what `ascending` names, of a function and of all in its body, are tables among its arguments."""
+    types = func.function_type.inputs.data
+    for op in (func, *func.body.walk()):
+        for number in ascending_tables(op):
+            if not 0 <= number < len(types) or not isinstance(types[number], MemRefType):
+                name = func.sym_name.data
+                raise VerifyException(f"{op.name} in @{name}: ascending names argument {number}, which is no table")
+
+
+__all__ = [
+    "FunctionLike",
+    "MisplacedOperationError",
+    "ascending_tables",
+    "is_parameter_type",
+    "verify_ascending",
+    "verify_table",
+]

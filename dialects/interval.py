@@ -34,7 +34,7 @@ from xdsl.printer import Printer
 from xdsl.traits import HasParent, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from compilemask.dialects.function import FunctionLike, verify_table
+from compilemask.dialects.function import FunctionLike, verify_ascending, verify_table
 
 UNBOUNDED = -1
 """Arity of a set whose number of intervals is known at run time only; printed as `?`."""
@@ -96,6 +96,7 @@ class FuncOp(FunctionLike):
 
     def verify_(self) -> None:
         self.verify_signature(("q", "queries", "keys"), SetType)
+        verify_ascending(self)
         last = self.body.block.last_op
         if not isinstance(last, ReturnOp):
             raise VerifyException(f"interval.func @{self.sym_name.data} must end in interval.return")

@@ -40,7 +40,7 @@ from xdsl.irdl import (
 from xdsl.traits import Commutative, HasParent, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from compilemask.dialects.function import FunctionLike, MisplacedOperationError, verify_table
+from compilemask.dialects.function import FunctionLike, MisplacedOperationError, verify_ascending, verify_table
 from compilemask.dialects.mask_interface import RegionInterface
 
 
@@ -86,6 +86,7 @@ class FuncOp(FunctionLike):
         if not isinstance(self.body.block.last_op, ReturnOp):
             raise VerifyException(f"mask.func @{self.sym_name.data} must end in mask.return")
         _verify_region_body(self)
+        verify_ascending(self)
 
 
 def _verify_region_body(op: FuncOp | PlaceOp) -> None:

@@ -55,6 +55,24 @@ def test_draw_writes_a_picture(tmp_path: Path) -> None:
     assert seen.classes.shape == (8, 8)
 
 
+@pytest.mark.parametrize("keys", [300, 2500])
+def test_draw_writes_svg(keys: int, tmp_path: Path) -> None:
+    path = tmp_path / "window.svg"
+    draw(EXAMPLES["window"].mask(300), 300, keys, path)
+    text = path.read_text()
+    assert text.startswith("<?xml")
+    assert "</svg>" in text
+
+
+def test_survey_knows_intervals_load_and_visits() -> None:
+    q, kv = np.arange(300)[:, None], np.arange(512)[None, :]
+    dense = ((kv < 128) | (kv == q + 200)) & (q < 256)
+    seen = survey(rows_of(dense), 300, 512)
+    assert seen.intervals.tolist() == [2] * 256 + [0] * 44
+    assert [seen.visits(tile) for tile in range(3)] == [[1, 2, 0], [2, 3, 0], []]
+    assert seen.load.tolist() == [2 * 11 + 10 + 15, 2 * 11 + 10 + 15, 15]
+
+
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingDependencyError, match=r"compilemask\[draw\]"):

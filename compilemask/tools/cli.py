@@ -6,11 +6,12 @@
     compilemask inspect hstu --target cuda:90
     compilemask explain clear --seq 8192
     compilemask draw shared_prompt --seq 4096 -o mask.png
+    compilemask diff causal my_mask.mlir
     compilemask prove clear
     compilemask verify my_mask.mlir
     compilemask doctor
 
-Exit status: 0 done; 1 something is missing (`doctor`) or a lowering is wrong (`prove`, `verify`); 2 bad input.
+Exit status: 0 done; 1 something is missing (`doctor`), wrong (`prove`, `verify`) or different (`diff`); 2 bad input.
 """
 
 from __future__ import annotations
@@ -78,8 +79,19 @@ def _parser() -> argparse.ArgumentParser:
     draw = commands.add_parser("draw", help="draw a mask and its tiles")
     add_mask(draw)
     draw.add_argument("--keys", type=length, metavar="M", help="number of keys (default: as many as queries)")
-    draw.add_argument("-o", metavar="FILE", dest="output", default="mask.png", help="picture (default: mask.png)")
+    draw.add_argument(
+        "-o",
+        metavar="FILE",
+        dest="output",
+        default="mask.png",
+        help="PNG, SVG, PDF, or an HTML page to move over (default: mask.png)",
+    )
     draw.set_defaults(run=_draw)
+
+    diff = commands.add_parser("diff", help="name a pair (q, kv) that only one of two masks or IR files shows")
+    add_mask(diff, "a", "b")
+    diff.add_argument("--keys", type=length, metavar="M", help="number of keys (default: as many as queries)")
+    diff.set_defaults(run=_diff)
 
     prove = commands.add_parser("prove", help="prove a mask's lowering for all lengths and parameters")
     add_mask(prove)
@@ -105,12 +117,24 @@ def _parser() -> argparse.ArgumentParser:
 def _draw(options: argparse.Namespace) -> int:
     from compilemask.tools.draw import FULL, PARTIAL, draw
 
-    seen = draw(mask_of(options), options.seq, options.keys, options.output)
+    mask = mask_of(options)
+    if options.output.lower().endswith((".html", ".htm")):
+        from compilemask.tools.page import write_page
+
+        seen = write_page(mask, options.seq, options.keys or options.seq, options.output)
+    else:
+        seen = draw(mask, options.seq, options.keys, options.output)
     print(
         f"{options.output}: {seen.visible:,} of {seen.queries:,} x {seen.keys:,} pairs visible ({seen.density:.1%}), "
         f"{seen.count(FULL):,} full and {seen.count(PARTIAL):,} partial of {seen.classes.size:,} tiles"
     )
     return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from compilemask.tools.diff import report
+
+    return 0 if report(options) else 1
 
 
 def _prove(options: argparse.Namespace) -> int:

@@ -27,6 +27,8 @@ MOST_POSITIONS = 1 << 16
 """Most queries and keys of a picture: a picture looks at every pair."""
 MOST_OBLONG = 3.0
 """Ratio of the sides beyond which a picture of few queries and many keys is stretched."""
+MOST_NUMBERED = 16
+"""Most tiles along one axis into which their place in the order of visits is written."""
 CHUNK = 1 << 20
 """Pairs that are held at a time."""
 EMPTY, PARTIAL, FULL = 0, 1, 2
@@ -49,6 +51,18 @@ class Survey:
     """Visible fraction of the pairs below each pixel, [<= PIXELS, <= PIXELS]."""
     classes: npt.NDArray[np.int8]
     """EMPTY, PARTIAL or FULL, [query tiles, key tiles]; a ragged last key tile is never full."""
+    intervals: npt.NDArray[np.int32]
+    """Number of intervals of keys that each row sees, [queries]."""
+
+    @property
+    def load(self) -> npt.NDArray[np.int64]:
+        """The cost of each query tile, as docs/descriptor.md counts it."""
+        partial, full = ((self.classes == kind).sum(axis=1) for kind in (PARTIAL, FULL))
+        return 11 * partial + 10 * full + 15
+
+    def visits(self, tile: int) -> list[int]:
+        """The key tiles of a query tile in the order of visits: the partial ones, then the full ones."""
+        return [int(n) for kind in (PARTIAL, FULL) for n in np.flatnonzero(self.classes[tile] == kind)]
 
     @property
     def density(self) -> float:
@@ -67,10 +81,12 @@ def survey(rows: Rows, queries: int, keys: int) -> Survey:
         pixel *= 2
     pairs = np.zeros((-(-queries // pixel), -(-keys // pixel)), np.int64)
     tiles = np.zeros((-(-queries // TILE), -(-keys // TILE)), np.int64)
+    intervals = np.zeros(queries, np.int32)
     step = max(1, CHUNK // max(1, keys))
     for first in range(0, queries, step):
         last = min(first + step, queries)
         visible = rows(first, last).astype(np.int32)
+        intervals[first:last] = (np.diff(visible, axis=1, prepend=0) > 0).sum(axis=1)
         for total, size in ((pairs, pixel), (tiles, TILE)):
             columns = np.add.reduceat(visible, np.arange(0, keys, size), axis=1)
             np.add.at(total, np.arange(first, last) // size, columns)
@@ -80,6 +96,7 @@ def survey(rows: Rows, queries: int, keys: int) -> Survey:
         int(tiles.sum()),
         (pairs / _areas(queries, keys, pixel)).astype(np.float32),
         _classes(tiles, queries, keys),
+        intervals,
     )
 
 
@@ -99,7 +116,10 @@ def _classes(counts: npt.NDArray[np.int64], queries: int, keys: int) -> npt.NDAr
 def draw(
     mask: Mask, queries: int, keys: int | None = None, path: str | Path = "mask.png", title: str | None = None
 ) -> Survey:
-    """Write a picture of a mask (of its first batch and head) as PNG, or what the path's ending says; what it shows.
+    """Write a picture of a mask (of its first batch and head) in the format that the path's ending says; what it shows.
+
+    It shows the visible pairs, the tiles with the order in which each query tile visits them, the number of intervals
+    per row and the load per query tile.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
@@ -115,12 +135,14 @@ def draw(
     file_format = _format(Path(path))
     seen = survey(mask_rows(mask, queries, keys), queries, keys)
     slope = min(MOST_OBLONG, max(1 / MOST_OBLONG, queries / keys))
-    figure = plotting.figure(figsize=(11, 1.4 + 4.9 * slope), facecolor="white", layout="constrained")
-    left, right = figure.subplots(1, 2)
-    _draw_pairs(left, seen)
-    _draw_tiles(right, seen)
-    for axes in (left, right):
+    figure = plotting.figure(figsize=(11, 1.8 + 6.3 * slope), facecolor="white", layout="constrained")
+    (pairs, tiles), (intervals, load) = figure.subplots(2, 2, height_ratios=(4.9 * slope, 1.4 * slope + 0.4))
+    _draw_pairs(pairs, seen)
+    _draw_tiles(tiles, seen)
+    for axes in (pairs, tiles):
         axes.set_box_aspect(slope)
+    _draw_intervals(intervals, seen)
+    _draw_load(load, seen)
     figure.suptitle(title or title_of(mask), fontsize=13, fontweight="bold", x=0.01, ha="left")
     figure.legend(handles=_legend(seen), loc="outside lower right", ncols=3, frameon=False, fontsize=10)
     figure.savefig(path, dpi=150, format=file_format)
@@ -184,9 +206,49 @@ def _draw_tiles(axes: Any, seen: Survey) -> None:
     if max(height, width) <= 64:
         axes.vlines(np.arange(1, width) * TILE, 0, seen.queries, color="white", linewidth=1)
         axes.hlines(np.arange(1, height) * TILE, 0, seen.keys, color="white", linewidth=1)
+    if max(height, width) <= MOST_NUMBERED:
+        _number_visits(axes, seen)
     axes.set_xlim(0, seen.keys)
     axes.set_ylim(seen.queries, 0)
     _label(axes, f"{seen.classes.size:,} tiles of {TILE} x {TILE}")
+
+
+def _number_visits(axes: Any, seen: Survey) -> None:
+    """Write into each tile when its query tile visits it, from 1."""
+    for m in range(len(seen.classes)):
+        y = (m * TILE + min((m + 1) * TILE, seen.queries)) / 2
+        for position, n in enumerate(seen.visits(m), start=1):
+            x = (n * TILE + min((n + 1) * TILE, seen.keys)) / 2
+            color = "white" if seen.classes[m, n] == FULL else "black"
+            axes.text(x, y, str(position), color=color, fontsize=8, ha="center", va="center", clip_on=True)
+
+
+def _draw_intervals(axes: Any, seen: Survey) -> None:
+    rows = np.arange(seen.queries)
+    axes.fill_between(rows, seen.intervals, step="mid", color=COLORS[FULL], alpha=0.25, linewidth=0)
+    axes.step(rows, seen.intervals, where="mid", color=COLORS[FULL], linewidth=1)
+    _label_below(axes, f"intervals per row, at most {int(seen.intervals.max()):,}", "query", seen.queries)
+
+
+def _draw_load(axes: Any, seen: Survey) -> None:
+    axes.bar(np.arange(len(seen.load)), seen.load, width=0.9, color=COLORS[FULL])
+    title = f"load per query tile, {int(seen.load.min()):,} to {int(seen.load.max()):,}"
+    _label_below(axes, title, "query tile", len(seen.load))
+
+
+def _label_below(axes: Any, title: str, unit: str, count: int) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_xlabel(unit, fontsize=9)
+    axes.set_xlim(-0.5, count - 0.5)
+    axes.set_ylim(bottom=0)
+    axes.tick_params(labelsize=8, length=2, color="#9aa5b1")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
+        axis.set_major_formatter("{x:,.0f}")
 
 
 def _legend(seen: Survey) -> list[Any]:

@@ -216,3 +216,13 @@ func.func @bad(%a: !interval.set<1>) {
 }
 // CHECK: operand 'visible' at position 0 does not verify:
 // CHECK-NEXT: Expected attribute i1 but got i32
+
+// -----
+// CHECK: {{^// -+$}}
+
+// interval.func: an ascending table that is none
+interval.func @bad(%q: i32, %queries: i32, %keys: i32) -> !interval.set<1> attributes {ascending = [7]} {
+  %s = interval.range %q to %keys
+  interval.return %s : !interval.set<1>
+}
+// CHECK: interval.func in @bad: ascending names argument 7, which is no table

@@ -381,3 +381,17 @@ func.func @bad(%a: i32) {
   func.return
 }
 // CHECK: memref.alloc cannot stand here; a mask.place holds mask operations and arith on scalars
+
+// -----
+// CHECK: {{^// -+$}}
+
+// mask.where: an ascending table that is none
+mask.func @bad(%n: i32) -> !mask.region {
+  %r = mask.where {
+  ^bb0(%q: i32, %kv: i32):
+    %v = arith.cmpi sle, %kv, %n : i32
+    mask.yield %v
+  } {ascending = [0]}
+  mask.return %r
+}
+// CHECK: mask.where in @bad: ascending names argument 0, which is no table
