@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     )
     from compilemask.observe import debug
     from compilemask.runtime import Compiled, Descriptor, Explanation, attention, compile, explain
+    from compilemask.score import from_score_mod
 
 __all__ = [
     "CompileMaskError",
@@ -128,6 +129,7 @@ __all__ = [
     "flex_attention",
     "from_block_mask",
     "from_mask_mod",
+    "from_score_mod",
     "full",
     "gappy",
     "hstu",
@@ -172,6 +174,8 @@ def __getattr__(name: str) -> Any:
         return import_module("compilemask.score")
     if name in _FLEX:
         home = "flex"
+    elif name == "from_score_mod":
+        home = "score"
     elif name == "debug":
         home = "observe"
     else:

@@ -14,12 +14,14 @@ from compilemask.language.from_mask_mod import from_mask_mod
 from compilemask.language.leaves import full
 from compilemask.language.mask import Mask
 from compilemask.runtime.operator import attention
+from compilemask.score import Score, from_score_mod
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask
     from xdsl.ir import SSAValue
 
     from compilemask.language.from_mask_mod import MaskMod
+    from compilemask.score.from_score_mod import ScoreMod
 
 
 class _ForLengths(Mask):
@@ -115,6 +117,11 @@ def _mask_for(mask_mod: MaskMod | None, block_mask: BlockMask | None, batches: i
     return full() if block_mask is None else from_block_mask(block_mask, batches, heads)
 
 
+def _score_for(score_mod: ScoreMod | None, batches: int, heads: int) -> Score | None:
+    return None if score_mod is None else from_score_mod(score_mod, batches, heads)
+
+
+_untraced_score = cast("Callable[..., Score | None]", torch.compiler.disable(_score_for))
 _untraced = cast("Callable[..., Mask]", torch.compiler.disable(_mask_for))
 """What torch.compile calls as it is."""
 
@@ -123,7 +130,7 @@ def flex_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    score_mod: Callable[..., torch.Tensor] | None = None,
+    score_mod: ScoreMod | None = None,
     block_mask: BlockMask | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
@@ -141,7 +148,7 @@ def flex_attention(
     Args:
         query: [B, Hq, Sq, D].
         key, value: [B, Hkv, Skv, D].
-        score_mod: not supported; None.
+        score_mod: `score_mod(score, b, h, q_idx, kv_idx)`, which `from_score_mod` takes.
         block_mask: a BlockMask for these lengths.
         scale: of the scores; 1 / sqrt(D) if not given.
         enable_gqa: whether Hkv may be a divisor of Hq.
@@ -151,19 +158,19 @@ def flex_attention(
         mask_mod: `mask_mod(b, h, q_idx, kv_idx)` in place of a block mask.
 
     Raises:
-        MaskError: a score_mod or maximal scores were asked for, both a block_mask and a mask_mod were given, or
-            `from_mask_mod` cannot take the mask_mod.
+        MaskError: maximal scores were asked for, both a block_mask and a mask_mod were given, or `from_mask_mod` cannot
+            take the mask_mod.
+        ScoreError: `from_score_mod` cannot take the score_mod.
         ShapeError: Hq and Hkv differ without `enable_gqa`.
         CompileMaskError: whatever `attention` raises.
     """
-    if score_mod is not None:
-        raise MaskError("flex_attention: score_mod is not supported yet; only masks are (block_mask or mask_mod)")
     if return_aux is not None and return_aux.max_scores:
         raise MaskError("flex_attention: maximal scores are not supported; ask for AuxRequest(lse=True) only")
     if not enable_gqa and query.dim() == 4 and key.dim() == 4 and query.shape[1] != key.shape[1]:
         raise ShapeError(f"query has {query.shape[1]} heads, key {key.shape[1]}; with enable_gqa=True they may differ")
     mask = _untraced(mask_mod, block_mask, query.shape[0], query.shape[1])
-    out, lse = attention(query, key, value, mask, scale=scale, return_lse=True)
+    score = _untraced_score(score_mod, query.shape[0], query.shape[1])
+    out, lse = attention(query, key, value, mask, scale=scale, return_lse=True, score=score)
     if return_aux is not None:
         from torch.nn.attention.flex_attention import AuxOutput
 

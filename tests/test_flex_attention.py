@@ -93,8 +93,8 @@ def test_errors() -> None:
     q, k, v = random_inputs(1, 4, 2, 130, 130, 8)
     with pytest.raises(cm.ShapeError, match="enable_gqa=True"):
         cm.flex_attention(q, k, v)
-    with pytest.raises(cm.MaskError, match="score_mod is not supported"):
-        cm.flex_attention(q, k, v, lambda score, b, h, q, kv: score)
+    with pytest.raises(cm.ScoreError, match="asks for the value"):
+        cm.flex_attention(q, k, v, lambda score, b, h, q, kv: score if q > kv else -score, enable_gqa=True)
     with pytest.raises(cm.MaskError, match="maximal scores"):
         cm.flex_attention(q, k, v, return_aux=AuxRequest(max_scores=True))
     with pytest.raises(cm.MaskError, match="got both"):

@@ -130,16 +130,17 @@ def from_mask_mod(
         raise located(error, mask_mod, HINT) from error
     effects.check(HINT)
     visible = tracer.graph.as_truth(elements.item())
-    names = _names(mask_mod, tracer.sources)
+    names = captured_names(mask_mod, tracer.sources)
     ascending = _ascending(tracer.graph.tables, tracer.sources, names, _reads(visible), list(sorted_tables))
     axes = tuple((name, _axis_value(name, size)) for name, size in (("b", B), ("h", H)) if _uses(visible, name))
-    return _FromMaskMod(tracer.graph, visible, names, ascending, axes, _label(mask_mod))
+    return _FromMaskMod(tracer.graph, visible, names, ascending, axes, label_of(mask_mod, "mask_mod"))
 
 
 # ---- what the graph uses ----
 
 
-def _walk(root: Node) -> list[Node]:
+def walk(root: Node) -> list[Node]:
+    """All nodes that a value is computed from, and itself."""
     seen: dict[Node, None] = {}
     pending = [root]
     while pending:
@@ -151,11 +152,11 @@ def _walk(root: Node) -> list[Node]:
 
 
 def _reads(root: Node) -> set[int]:
-    return {node.payload for node in _walk(root) if node.kind == "read" and isinstance(node.payload, int)}
+    return {node.payload for node in walk(root) if node.kind == "read" and isinstance(node.payload, int)}
 
 
 def _uses(root: Node, axis: str) -> bool:
-    return any(node.kind == axis for node in _walk(root))
+    return any(node.kind == axis for node in walk(root))
 
 
 def _axis_value(name: str, size: int | None) -> Value:
@@ -201,16 +202,17 @@ def _means(item: str | torch.Tensor, source: torch.Tensor, name: str) -> bool:
 # ---- names ----
 
 
-def _label(mask_mod: MaskMod) -> str:
-    label = getattr(mask_mod, "__name__", "")
-    return label if label.isidentifier() and label.isascii() else "mask_mod"
+def label_of(function: Callable[..., Any], default: str) -> str:
+    """What the IR calls a function: its name, if that is one."""
+    label = getattr(function, "__name__", "")
+    return label if label.isidentifier() and label.isascii() else default
 
 
-def _names(mask_mod: MaskMod, sources: list[torch.Tensor]) -> tuple[str, ...]:
+def captured_names(function: Callable[..., Any], sources: list[torch.Tensor]) -> tuple[str, ...]:
     """What the variables that hold the captured tensors are called."""
     known: dict[int, str] = {}
     seen: set[int] = set()
-    pending: list[Any] = [mask_mod]
+    pending: list[Any] = [function]
     while pending:
         value = pending.pop()
         if id(value) in seen:
@@ -224,4 +226,4 @@ def _names(mask_mod: MaskMod, sources: list[torch.Tensor]) -> tuple[str, ...]:
     return tuple(known.get(id(source), "table") for source in sources)
 
 
-__all__ = ["from_mask_mod"]
+__all__ = ["captured_names", "from_mask_mod", "label_of", "walk"]

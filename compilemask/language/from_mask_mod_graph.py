@@ -43,6 +43,10 @@ _RELATIONS: dict[str, Callable[[int, int], bool]] = {
 }
 
 
+FLOAT = "float "
+"""Kinds of floats start like this; only score_mods compute with them."""
+
+
 class Node:
     """One value: `kind` is "q", "kv", "b", "h", "constant", "read", "select", an operation or a comparison."""
 
@@ -50,6 +54,11 @@ class Node:
 
     def __init__(self, kind: str, operands: tuple[Node, ...], payload: Hashable, is_truth: bool) -> None:
         self.kind, self.operands, self.payload, self.is_truth = kind, operands, payload, is_truth
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the value is a float."""
+        return self.kind.startswith(FLOAT)
 
     @property
     def number(self) -> int | None:
@@ -210,10 +219,11 @@ class Emitter:
                 continue
             last = pending.pop()
             if last not in self.done:
-                self.done[last] = self._write(last, [self.done[operand] for operand in last.operands])
+                self.done[last] = self.write(last, [self.done[operand] for operand in last.operands])
         return self.done[root]
 
-    def _write(self, node: Node, operands: list[SSAValue]) -> SSAValue:
+    def write(self, node: Node, operands: list[SSAValue]) -> SSAValue:
+        """Writes one node, of which the operands are written."""
         match node.kind:
             case "q" | "kv":
                 return self.body.args[node.kind == "kv"]
@@ -222,24 +232,25 @@ class Emitter:
             case "read":
                 assert isinstance(node.payload, int)
                 table = self.tables[node.payload]
-                return table if table.type == i32 else self._add(dialect.ReadOp(table, operands[0]))
+                return table if table.type == i32 else self.add(dialect.ReadOp(table, operands[0]))
             case "select":
-                return self._add(arith.SelectOp(*operands))
+                return self.add(arith.SelectOp(*operands))
             case kind if kind in COMPARISONS:
-                return self._add(arith.CmpiOp(operands[0], operands[1], kind))
+                return self.add(arith.CmpiOp(operands[0], operands[1], kind))
             case kind:
-                return self._add(_OPERATIONS[kind][0](*operands))  # pyright: ignore[reportCallIssue]
+                return self.add(_OPERATIONS[kind][0](*operands))  # pyright: ignore[reportCallIssue]
 
     def _constant(self, node: Node) -> SSAValue:
         assert node.number is not None
         op = xdsl_arith.ConstantOp(IntegerAttr(int(node.number), i1 if node.is_truth else i32))
         if not node.is_truth:
             op.result.name_hint = constant_name(node.number)
-        return self._add(op)
+        return self.add(op)
 
-    def _add(self, op: Operation) -> SSAValue:
+    def add(self, op: Operation) -> SSAValue:
+        """Appends an operation; its result."""
         self.body.add_op(op)
         return op.results[0]
 
 
-__all__ = ["COMPARISONS", "Emitter", "Graph", "Node"]
+__all__ = ["COMPARISONS", "FLOAT", "Emitter", "Graph", "Node"]

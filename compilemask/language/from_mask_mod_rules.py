@@ -111,7 +111,8 @@ _ALIASES = {
 _REVERSIBLE = ("add", "sub", "mul", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
 
 
-def _elementwise(tracer: Tracer, function: Callable[..., Node], *operands: Any) -> Traced:
+def elementwise(tracer: Tracer, function: Callable[..., Node], *operands: Any) -> Traced:
+    """A function of nodes, applied to the elements of tensors or numbers that broadcast."""
     arrays = np.broadcast_arrays(*[tracer.elements(operand) for operand in operands])
     result = np.empty(arrays[0].shape, dtype=object)
     for place in np.ndindex(result.shape):
@@ -123,19 +124,19 @@ def _elementwise(tracer: Tracer, function: Callable[..., Node], *operands: Any) 
 
 
 def _where(tracer: Tracer, condition: Any, then: Any, other: Any) -> Traced:
-    return _elementwise(tracer, lambda graph, c, a, b: graph.select(c, a, b), condition, then, other)
+    return elementwise(tracer, lambda graph, c, a, b: graph.select(c, a, b), condition, then, other)
 
 
 def _clamp(tracer: Tracer, value: Any, min: Any = None, max: Any = None) -> Any:
     if min is not None:
-        value = _elementwise(tracer, _TWO["maximum"], value, min)
-    return value if max is None else _elementwise(tracer, _TWO["minimum"], value, max)
+        value = elementwise(tracer, _TWO["maximum"], value, min)
+    return value if max is None else elementwise(tracer, _TWO["minimum"], value, max)
 
 
 def _divide(tracer: Tracer, a: Any, b: Any, *, rounding_mode: str | None = None) -> Traced:
     if rounding_mode != "floor":
         refuse("divides with /; use // or rounding_mode='floor', as masks compute with integers")
-    return _elementwise(tracer, _TWO["floor_divide"], a, b)
+    return elementwise(tracer, _TWO["floor_divide"], a, b)
 
 
 def _index(tracer: Tracer, value: Any, index: Any) -> Traced:
@@ -148,7 +149,7 @@ def _index(tracer: Tracer, value: Any, index: Any) -> Traced:
         return Traced.of(np.asarray(value.elements[index], dtype=object))
     if len(items) != 1:
         refuse("indexes a computed tensor by several tensors")
-    return _elementwise(tracer, lambda graph, i: _nth(graph, list(value.elements), i), items[0])
+    return elementwise(tracer, lambda graph, i: _nth(graph, list(value.elements), i), items[0])
 
 
 def _nth(graph: Graph, items: list[Any], index: Node) -> Node:
@@ -171,7 +172,7 @@ def _reduction(step: Callable[[Graph, Node, Node], Node]) -> Rule:
         parts = np.split(elements, elements.shape[dim], axis=dim)
         total = parts[0]
         for part in parts[1:]:
-            total = _elementwise(tracer, step, Traced.of(total), Traced.of(part)).elements
+            total = elementwise(tracer, step, Traced.of(total), Traced.of(part)).elements
         return Traced.of(total if keepdim else np.squeeze(total, axis=dim))
 
     return rule
@@ -183,7 +184,7 @@ def _extreme(kind: str) -> Rule:
             return _reduction(_binary(kind))(tracer, value)
         if not isinstance(other, torch.Tensor):
             refuse(f"asks for torch.{kind} with indices; use torch.a{kind}")
-        return _elementwise(tracer, _binary(kind), value, other)
+        return elementwise(tracer, _binary(kind), value, other)
 
     return rule
 
@@ -194,10 +195,10 @@ def _convert(tracer: Tracer, value: Any, *arguments: Any, **named: Any) -> Trace
     if dtype is None:
         return Traced.of(tracer.elements(value))
     if dtype == torch.bool:
-        return _elementwise(tracer, lambda graph, a: graph.as_truth(a), value)
+        return elementwise(tracer, lambda graph, a: graph.as_truth(a), value)
     if dtype.is_floating_point or dtype.is_complex:
         refuse(f"converts to {dtype}; masks compute with integers, so compare without the conversion")
-    return _elementwise(tracer, lambda graph, a: graph.as_integer(a), value)
+    return elementwise(tracer, lambda graph, a: graph.as_integer(a), value)
 
 
 def _to(dtype: torch.dtype) -> Rule:
@@ -253,7 +254,7 @@ def _is_in(tracer: Tracer, elements: Any, test_elements: Any) -> Traced:
             lambda a, b: graph.binary("or", a, b), [graph.compare("eq", value, w) for w in wanted], graph.truth(False)
         )
 
-    return _elementwise(tracer, hit, elements)
+    return elementwise(tracer, hit, elements)
 
 
 def _value_of(tracer: Tracer, *_: Any, **__: Any) -> Any:
@@ -332,7 +333,7 @@ def apply(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
         refuse(f"changes a tensor in place ({full}); compute a new one, as with torch.where")
     if name[:1] == "r" and name[1:] in _REVERSIBLE and full.startswith("__"):
         rule = _TWO[_ALIASES.get(name[1:], name[1:])]
-        return _elementwise(tracer, _reversed(rule), *args)
+        return elementwise(tracer, _reversed(rule), *args)
     if name[:1] == "i" and name[1:] in _REVERSIBLE and full.startswith("__"):
         name = name[1:]
     name = _ALIASES.get(name, name)
@@ -340,9 +341,9 @@ def apply(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
         method = func is torch.Tensor.where
         return _where(tracer, *((args[1], args[0], args[2]) if method else args), **kwargs)
     if name in _TWO:
-        return _elementwise(tracer, _TWO[name], *_two(name, args, kwargs))
+        return elementwise(tracer, _TWO[name], *_two(name, args, kwargs))
     if name in _ONE and not kwargs:
-        return _elementwise(tracer, _ONE[name], *args)
+        return elementwise(tracer, _ONE[name], *args)
     if name in _RULES:
         try:
             return _RULES[name](tracer, *args, **kwargs)
@@ -368,4 +369,4 @@ def _attribute(func: Any, args: tuple) -> Any:
         return func(*args)
 
 
-__all__ = ["apply", "as_array"]
+__all__ = ["apply", "as_array", "elementwise"]

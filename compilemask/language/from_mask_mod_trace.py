@@ -39,8 +39,7 @@ class Traced(torch.Tensor):
         """The tensor of an array of nodes."""
         if elements.size > MOST_ELEMENTS:
             refuse(f"computes a tensor of {elements.size} elements for each pair; at most {MOST_ELEMENTS}")
-        truth = all(node.is_truth for node in elements.flat)
-        shell = torch.empty(elements.shape, dtype=torch.bool if truth else torch.int64, device="meta")
+        shell = torch.empty(elements.shape, dtype=_dtype(elements), device="meta")
         result = torch.Tensor._make_subclass(Traced, shell)
         result._elements, result.captured = elements, None
         return result
@@ -61,6 +60,12 @@ class Traced(torch.Tensor):
         return self._elements
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+
+def _dtype(elements: np.ndarray) -> torch.dtype:
+    if any(node.is_float for node in elements.flat):
+        return torch.float32
+    return torch.bool if all(node.is_truth for node in elements.flat) else torch.int64
 
 
 def as_array(node: Node) -> np.ndarray:
@@ -132,6 +137,11 @@ class Tracer:
                 f"reads a tensor of {tensor.dtype}; expected integers or truth values: compare or convert the tensor "
                 "once, before it is captured"
             )
+        entry = self.graph.read(*self.place(tensor, index))
+        return self.graph.as_truth(entry) if tensor.dtype == torch.bool else entry
+
+    def place(self, tensor: torch.Tensor, index: Sequence[Node]) -> tuple[int, Node]:
+        """Which table of the graph an entry is in, and where."""
         axes = {node.kind: axis for axis, node in reversed(list(enumerate(index))) if node.kind in ("b", "h")}
         number = self._table(tensor, axes.get("b"), axes.get("h"))
         position = self.graph.integer(0)
@@ -140,8 +150,7 @@ class Tracer:
                 size = int(tensor.shape[axis])
                 scaled = self.graph.binary("mul", position, self.graph.integer(size))
                 position = self.graph.binary("add", scaled, self._wrapped(node, size))
-        entry = self.graph.read(number, position)
-        return self.graph.as_truth(entry) if tensor.dtype == torch.bool else entry
+        return number, position
 
     def _wrapped(self, node: Node, size: int) -> Node:
         """The index; negative ones count from the end."""
