@@ -64,7 +64,7 @@ _FLOATS = {"float", "double", "half", "bfloat16"}
 _QUOTIENTS = {"div", "divide", "truediv", "true_divide"}
 
 
-def apply_score(tracer: ScoreTracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def apply_score(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """The result of a torch function of which an argument is traced."""
     full = getattr(func, "__name__", "")
     name = full.strip("_")
