@@ -40,6 +40,15 @@ class NormalForm:
         """How many envelopes bound the set."""
         return 1 if self.between is not None else len(self.ranges) + len(self.families)
 
+    @property
+    def ranges_of_both(self) -> int:
+        """How many ranges there are, those of the inner set of a `between` included."""
+        if self.between is None:
+            return len(self.ranges)
+        inner = self.between.inner.owner
+        assert isinstance(inner, interval.ConcatOp)
+        return len(self.ranges) + sum(isinstance(part.owner, interval.RangeOp) for part in inner.parts)
+
 
 def normal_form(func: interval.FuncOp) -> NormalForm:
     """The parts of an interval function; raises LoweringError unless `interval-normalize` has run."""

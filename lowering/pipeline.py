@@ -93,4 +93,4 @@ def room(module: ModuleOp) -> Room:
     func, tiles = interval_of(module), tiling_of(module)
     shared = tiles.patterns == tiling.Patterns.SHARED
     form = normal_form(func)
-    return Room(tiles.reserve, len(form.ranges), shared, len(moving_bounds(func)) if shared else 0)
+    return Room(tiles.reserve, form.ranges_of_both, shared, len(moving_bounds(func)) if shared else 0)

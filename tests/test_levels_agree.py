@@ -16,6 +16,7 @@ from compilemask.dialects.semantics import interval as interval_semantics
 from compilemask.dialects.semantics import mask as mask_semantics
 from compilemask.dialects.semantics import tiling as tiling_semantics
 from compilemask.lowering import pipeline
+from compilemask.lowering.visited_tiles import most_partial_tiles
 
 
 def check_levels(mask: cm.Mask, queries: int, keys: int) -> None:
@@ -38,6 +39,9 @@ def check_levels(mask: cm.Mask, queries: int, keys: int) -> None:
     query_tiles, key_tiles = classes.shape
     room = pipeline.room(tiled).partial_tiles(query_tiles, key_tiles, None if pitch is None else int(pitch))
     assert partial <= room
+    for known in (arguments, [None] * len(arguments)):
+        integers = [value if isinstance(value, int) else None for value in known]
+        assert partial <= most_partial_tiles(intervals, integers, queries, keys, 128)
 
 
 @settings(max_examples=850, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

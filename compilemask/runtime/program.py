@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from threading import Lock
 from typing import Any
 
@@ -20,6 +20,7 @@ from compilemask.lowering import pipeline
 from compilemask.lowering.descriptor_layout import Layout, Room
 from compilemask.lowering.interval_to_tiling import moving_bounds, normal_form
 from compilemask.lowering.registry import parse_pipeline
+from compilemask.lowering.visited_tiles import most_partial_tiles
 from compilemask.passes.mask_transpose import transposed
 from compilemask.runtime import build_cpu
 from compilemask.runtime.compile_kernel import Options, kernel_for
@@ -109,7 +110,15 @@ class Program:
         check_lengths(queries, keys)
         batch, heads = batch_shape(parameters)
         rows = self.tiles.shape.rows.data
-        return self.room.layout(batch, heads, queries, keys, rows, self._pitch(parameters))
+        touched = None
+        if self.room.reserve.is_unknown:
+            known = tuple(p.value if isinstance(p.value, int) else None for p in parameters)
+            touched = self._most_partial(known, queries, keys, rows)
+        return self.room.layout(batch, heads, queries, keys, rows, self._pitch(parameters), touched)
+
+    @cached_property
+    def _most_partial(self) -> Callable[..., int]:
+        return lru_cache(maxsize=64)(partial(most_partial_tiles, self.intervals))
 
     def _pitch(self, parameters: Sequence[Parameter]) -> int | None:
         reserve = self.room.reserve
