@@ -68,7 +68,7 @@ def time_variants(
         out.fill_(float("nan"))
         call()
         error = ((out.float() - reference).norm() / reference.norm()).item()
-        print(f"{config}: relative difference {error:.1e}, {kernel.metadata.shared} bytes shared", flush=True)
+        print(f"{config}: relative difference {error:.1e}, {kernel.binary.shared_bytes} bytes shared", flush=True)
         calls[config], times[config] = _graph(call), []
     for _ in range(rounds):
         for config in random.sample(configs, len(configs)):

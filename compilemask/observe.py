@@ -94,9 +94,9 @@ def _names(given: Names) -> Collection[str] | None:
 
 def _forget() -> None:
     """Drop the programs of masks that were compiled before: what is cached cannot be watched."""
-    program = sys.modules.get("compilemask.runtime.program")
-    if program is not None:
-        program.forget_programs()
+    compiled = sys.modules.get("compilemask.runtime.compiled")
+    if compiled is not None:
+        compiled.forget()
 
 
 __all__ = ["chosen", "debug"]

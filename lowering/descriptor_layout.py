@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from compilemask.dialects.tiling import ReserveAttr
 from compilemask.errors import DescriptorError
@@ -54,52 +55,52 @@ class Layout:
                 f"the mask may have {self.pattern_capacity} partial tiles"
             )
 
-    @property
+    @cached_property
     def masks(self) -> int:
         """G, the number of masks."""
         return self.batch * self.heads
 
-    @property
+    @cached_property
     def query_tiles(self) -> int:
         """NQ."""
         return ceil_div(self.queries, self.rows)
 
-    @property
+    @cached_property
     def key_tiles(self) -> int:
         """NK."""
         return ceil_div(self.keys, KEYS)
 
-    @property
+    @cached_property
     def tiles(self) -> int:
         """First word of the tile records."""
         return HEADER_WORDS
 
-    @property
+    @cached_property
     def order(self) -> int:
         """First word of the records in launch order."""
         return _align(self.tiles + self.masks * self.query_tiles * TILE_WORDS)
 
-    @property
+    @cached_property
     def visits(self) -> int:
         """First word of the pairs."""
         return _align(self.order + self.masks * self.query_tiles * ORDER_WORDS)
 
-    @property
+    @cached_property
     def sources(self) -> int:
         """First word of the patterns' sources."""
         return _align(self.visits + 2 * self.pair_capacity)
 
-    @property
+    @cached_property
     def patterns(self) -> int:
         """First word of the bit patterns."""
         return _align(self.sources + (0 if self.shared else 2 * self.pattern_capacity))
 
-    @property
+    @cached_property
     def columns(self) -> int:
         """First word of the patterns' columns."""
         return _align(self.patterns + self.pattern_capacity * self.rows * PATTERN_ROW_WORDS)
 
-    @property
+    @cached_property
     def words(self) -> int:
         """Size of the descriptor in int32 words."""
         return _align(self.columns + self.pattern_capacity * PATTERN_ROW_WORDS)
@@ -113,8 +114,8 @@ def _align(words: int) -> int:
 class Room:
     """What a mask may need, as its `tiling.func` says it.
 
-    `parts` counts the ranges of its interval form (of both sets, if there are two) and `moving_bounds` is E of
-    docs/descriptor.md (shared patterns only).
+    `parts` counts the ranges of its interval form and `moving_bounds` is E of docs/descriptor.md (shared patterns
+    only).
     """
 
     reserve: ReserveAttr
@@ -122,15 +123,13 @@ class Room:
     shared: bool
     moving_bounds: int = 0
 
-    def partial_tiles(
-        self, query_tiles: int, key_tiles: int, pitch: int | None = None, touched: int | None = None
-    ) -> int:
+    def partial_tiles(self, query_tiles: int, key_tiles: int, pitch: int | None = None) -> int:
         """Upper bound on the partial tiles of one mask; `pitch` is the raster's line length if the reserve counts
-        lines, `touched` what `most_partial_tiles` found if the reserve is unknown.
+        lines.
         """
         everything = query_tiles * key_tiles
         if self.reserve.is_unknown:
-            return everything if touched is None else min(everything, touched)
+            return everything
         per_query = self.reserve.per_query_tile.data
         if lines := self.reserve.lines.data:
             if pitch is None or pitch < 1:
@@ -141,18 +140,11 @@ class Room:
         return min(everything, per_query * query_tiles + self.reserve.per_key_tile.data * key_tiles)
 
     def layout(
-        self,
-        batch: int,
-        heads: int,
-        queries: int,
-        keys: int,
-        rows: int = 128,
-        pitch: int | None = None,
-        touched: int | None = None,
+        self, batch: int, heads: int, queries: int, keys: int, rows: int = 128, pitch: int | None = None
     ) -> Layout:
         """The layout for `batch` x `heads` masks over `queries` x `keys` positions."""
         query_tiles, key_tiles = ceil_div(queries, rows), ceil_div(keys, KEYS)
-        partial = self.partial_tiles(query_tiles, key_tiles, pitch, touched)
+        partial = self.partial_tiles(query_tiles, key_tiles, pitch)
         # A run starts behind a partial tile, or where a part of the set starts at a tile boundary in every row.
         starts = self.parts + self.reserve.lines.data + 2
         runs = min(partial + starts * query_tiles, query_tiles * ceil_div(key_tiles, 2))

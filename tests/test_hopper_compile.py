@@ -17,7 +17,7 @@ from compilemask.lowering.tiling_to_ttg.attention_config import SHARED_MEMORY, T
 from compilemask.lowering.tiling_to_ttg.attention_frame import kernel_arguments
 from compilemask.passes.legalize_triton import legalize
 from compilemask.runtime.hopper import hopper_binary
-from compilemask.runtime.hopper_compile import MAP_BYTES
+from compilemask.runtime.tensor_map import MAP_BYTES
 
 pytest.importorskip("triton")
 ELEMENT: dict[torch.dtype, AnyFloat] = {torch.float16: f16, torch.bfloat16: bf16}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,63 +17,65 @@ import compilemask
 from compilemask.errors import DeviceError
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule
 from compilemask.lowering.tiling_to_ttg.attention_frame import kernel_arguments
-from compilemask.runtime import compile, hopper, hopper_driver
+from compilemask.runtime import compile, driver, hopper, tensor_map
+from compilemask.runtime.binary import Binary
+from compilemask.runtime.driver import Kernel
 from compilemask.runtime.hopper import has_hopper_kernel, heads_together, prepare_launch
-from compilemask.runtime.hopper_compile import Binary
-from compilemask.runtime.hopper_driver import Kernel, has_tensor_map, tensor_map
 from compilemask.runtime.target import Target
+from compilemask.runtime.tensor_map import TensorMaps, is_aligned, is_readable
 
 
 class Driver:
     """Notes what tensor maps and launches it is asked for."""
 
-    cuuint32_t = cuuint64_t = int
-
     def __init__(self) -> None:
         self.maps: list[Any] = []
         self.launches: list[Any] = []
+        self.contexts: list[int | None] = []
         self.status = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return _Names(name)
+    def cuGetErrorName(self, status: int, name: Any) -> int:
+        return _put(name, b"CUDA_ERROR_FAKE")
 
-    def cuTensorMapEncodeTiled(self, *arguments: Any) -> tuple[int, Any]:
-        self.maps.append(arguments)
-        buffer = ctypes.create_string_buffer(bytes([len(self.maps)] * 128), 128)
-        return self.status, SimpleNamespace(getPtr=lambda: ctypes.addressof(buffer), keep=buffer)
+    def cuCtxGetCurrent(self, context: Any) -> int:
+        return _put(context, 7 if threading.current_thread() is threading.main_thread() else None)
 
-    def cuModuleLoadData(self, image: bytes) -> tuple[int, str]:
-        return 0, "module"
+    def cuCtxSetCurrent(self, context: Any) -> int:
+        self.contexts.append(context.value)
+        return 0
 
-    def cuModuleGetFunction(self, module: str, name: bytes) -> tuple[int, str]:
-        return 0, name.decode()
+    def cuModuleLoadData(self, module: Any, image: bytes) -> int:
+        return _put(module, 8)
 
-    def cuFuncSetAttribute(self, function: str, attribute: Any, value: int) -> tuple[int]:
-        return (0,)
+    def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
+        return _put(function, 9)
 
-    def CUlaunchConfig(self) -> Any:
-        return SimpleNamespace()
+    def cuFuncSetAttribute(self, function: Any, attribute: int, value: int) -> int:
+        return 0
 
-    def cuLaunchKernelEx(self, config: Any, function: str, pointers: int, extra: int) -> tuple[int]:
-        self.launches.append((vars(config).copy(), function, pointers))
-        return (self.status,)
+    def cuTensorMapEncodeTiled(self, start: int, *arguments: Any) -> int:
+        assert start % 64 == 0
+        dtype, rank, address, *arrays = arguments
+        self.maps.append((dtype, rank, address, *map(list, arrays[:4]), *arrays[4:]))
+        ctypes.memset(start, len(self.maps), 128)
+        return self.status
+
+    def cuLaunchKernel(self, *arguments: Any) -> int:
+        self.launches.append(arguments)
+        return self.status
 
 
-class _Names(str):
-    """A name whose members are names."""
-
-    def __getattr__(self, name: str) -> _Names:
-        return _Names(name)
+def _put(place: Any, value: Any) -> int:
+    place._obj.value = value
+    return 0
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+def fake(monkeypatch: pytest.MonkeyPatch) -> Driver:
     fake = Driver()
-    for module in (hopper, hopper_driver):
-        monkeypatch.setattr(module, "bindings", lambda: fake)
-    hopper_driver._maps.clear()
-    yield fake
-    hopper_driver._maps.clear()
+    for module in (driver, tensor_map):
+        monkeypatch.setattr(module, "library", lambda: fake)
+    return fake
 
 
 def half(*shape: int) -> torch.Tensor:
@@ -93,43 +97,65 @@ def half(*shape: int) -> torch.Tensor:
     ],
 )
 def test_what_tma_reads(what: Callable[[], torch.Tensor], expected: bool) -> None:
-    assert has_tensor_map(what()) is expected
+    x = what()
+    assert (is_aligned(x) and is_readable(x.shape, x.stride(), x.element_size())) is expected
 
 
-def test_a_tensor_map_lists_dimensions_from_the_last(driver: Driver) -> None:
+def maps_of(x: torch.Tensor, rows: int) -> TensorMaps:
+    return TensorMaps(x.shape, x.stride(), x.dtype, rows)
+
+
+def test_a_tensor_map_lists_dimensions_from_the_last(fake: Driver) -> None:
     x = half(2, 100, 4, 128).transpose(1, 2)
-    first = tensor_map(x, 64)
+    maps = maps_of(x, 64)
+    first = maps(x.data_ptr())
     assert first == bytes([1] * 128)
-    (_, rank, address, shape, strides, box, steps, *_) = driver.maps[0]
-    assert (rank, address) == (4, x.data_ptr())
+    (dtype, rank, address, shape, strides, box, steps, *modes) = fake.maps[0]
+    assert (dtype, rank, address) == (9, 4, x.data_ptr())
     assert shape == [128, 100, 4, 2]
     assert strides == [2 * 4 * 128, 2 * 128, 2 * 100 * 4 * 128]
     assert box == [64, 64, 1, 1]
     assert steps == [1, 1, 1, 1]
-    assert tensor_map(x, 64) is first
-    assert tensor_map(x, 128) != first
-    assert len(driver.maps) == 2
+    assert modes == [0, 3, 2, 0]
+    assert maps(x.data_ptr()) is first
+    assert maps(x.data_ptr() + 64) != first
+    assert fake.maps[1][2] == x.data_ptr() + 64
+    assert len(fake.maps) == 2
 
 
-def test_strides_of_dimensions_of_one_element_are_valid(driver: Driver) -> None:
-    tensor_map(half(1, 1, 100, 64).as_strided((1, 1, 100, 64), (7, 3, 64, 1)), 64)
-    assert driver.maps[0][4] == [128, 128, 128]
+def test_strides_of_dimensions_of_one_element_are_valid(fake: Driver) -> None:
+    x = half(1, 1, 100, 64).as_strided((1, 1, 100, 64), (7, 3, 64, 1))
+    maps_of(x, 64)(x.data_ptr())
+    assert fake.maps[0][4] == [128, 128, 128]
 
 
-def test_old_tensor_maps_are_forgotten(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper_driver, "KEPT_MAPS", 2)
-    tensors = [half(1, 1, 8, 64) for _ in range(4)]
-    for x in tensors:
-        tensor_map(x, 64)
-    assert len(hopper_driver._maps) == 2
+def test_old_tensor_maps_are_forgotten(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_map, "KEPT_MAPS", 2)
+    maps = maps_of(half(1, 1, 8, 64), 64)
+    for address in (16, 32, 48, 48):
+        maps(address)
+    assert [found[2] for found in fake.maps] == [16, 32, 48]
 
 
-def test_errors_of_the_driver_are_raised(driver: Driver) -> None:
-    driver.status = 700
-    with pytest.raises(DeviceError, match="tensor map"):
-        tensor_map(half(1, 1, 8, 64), 64)
+def test_errors_of_the_driver_are_raised(fake: Driver) -> None:
+    kernel = Kernel(_binary(HopperConfig()), str)
+    fake.status = 700
+    with pytest.raises(DeviceError, match=r"encode a tensor map .*: CUDA_ERROR_FAKE \(700\)"):
+        maps_of(half(1, 1, 8, 64), 64)(16)
     with pytest.raises(DeviceError, match="launch attention"):
-        Kernel(_binary(HopperConfig()))(1, 0, [b""] * 4 + [0] * 14 + [1.0])
+        kernel((1, 1, 1), 0, [b""] * 4 + [0] * 14 + [1.0])
+
+
+def test_a_thread_without_a_context_gets_that_of_the_kernel(fake: Driver) -> None:
+    kernel = Kernel(_binary(HopperConfig()), str)
+    call = partial(kernel, (1, 1, 1), 0, [b""] * 4 + [0] * 14 + [1.0])
+    for _ in range(2):
+        call()
+    assert fake.contexts == []
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(2):
+            pool.submit(call).result()
+    assert fake.contexts == [7]
 
 
 def _binary(config: HopperConfig) -> Binary:
@@ -141,10 +167,11 @@ def _binary(config: HopperConfig) -> Binary:
 
 
 @pytest.mark.parametrize("schedule", Schedule)
-def test_arguments_of_a_launch(driver: Driver, schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_of_a_launch(fake: Driver, schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     config = HopperConfig(schedule=schedule)
     counter = torch.zeros(2, dtype=torch.int32)
-    monkeypatch.setattr(hopper, "_kernel", lambda *_: Kernel(_binary(config)))
+    hopper._plan.cache_clear()
+    monkeypatch.setattr(hopper, "_kernel", lambda *_: Kernel(_binary(config), str))
     monkeypatch.setattr(hopper, "_counter", lambda _: counter)
     monkeypatch.setattr(hopper, "_processors", lambda _: 5)
     q, k, v = half(2, 6, 300, 128), half(2, 3, 500, 128), half(2, 3, 500, 128)
@@ -153,16 +180,11 @@ def test_arguments_of_a_launch(driver: Driver, schedule: Schedule, monkeypatch: 
     launch = prepare_launch(q, k, v, out, lse, descriptor, 0.5, config)
     assert len(launch.arguments) == len(kernel_arguments(config))
     assert launch.programs == (3 * 12 if schedule is Schedule.GRID else 5)
-    launch.kernel(launch.programs, 99, launch.arguments)
-    grid, function, pointers = driver.launches[0]
-    assert (grid["gridDimX"], grid["blockDimX"], grid["sharedMemBytes"], grid["hStream"]) == (
-        launch.programs,
-        384,
-        1000,
-        99,
-    )
-    assert function == "attention"
-    given = (ctypes.c_uint64 * len(launch.arguments)).from_address(pointers)
+    launch.kernel((launch.programs, 1, 1), 99, launch.arguments)
+    function, *grid, shared, stream, pointers, extra = fake.launches[0]
+    assert (function.value, grid) == (9, [launch.programs, 1, 1, 384, 1, 1])
+    assert (shared, stream, extra) == (1000, 99, None)
+    given = list(pointers)[: len(launch.arguments)]
     names = [argument.name for argument in kernel_arguments(config)]
     at = dict(zip(names, given, strict=True))
     assert ctypes.string_at(at["k"], 128) == bytes([2] * 128)
@@ -173,17 +195,21 @@ def test_arguments_of_a_launch(driver: Driver, schedule: Schedule, monkeypatch: 
     assert ctypes.c_float.from_address(at["scale"]).value == 0.5
     if schedule is Schedule.ATOMIC:
         assert ctypes.c_uint64.from_address(at["counter"]).value == counter.data_ptr()
+    again = prepare_launch(q.clone(), k, v, torch.empty_like(q), lse, descriptor, 0.25, config)
+    assert again.arguments[0] != launch.arguments[0]
+    assert again.arguments[1:3] == launch.arguments[1:3]
+    assert hopper._plan.cache_info().misses == 1
+    hopper._plan.cache_clear()
 
 
 def test_heads_that_share_the_cache() -> None:
-    key = torch.empty(1, 8, 32768, 128, dtype=torch.bfloat16, device="meta")
-    assert heads_together(key, 8, 8) == 2
-    assert heads_together(key, 32, 32) == 8
-    assert heads_together(key[:, :, :1000], 16, 16) == 16
-    assert heads_together(torch.empty(1, 1, 10**6, 128, dtype=torch.bfloat16, device="meta"), 4, 4) == 4
+    assert heads_together((1, 8, 32768, 128), 2, 8, 8) == 2
+    assert heads_together((1, 8, 32768, 128), 2, 32, 32) == 8
+    assert heads_together((1, 8, 1000, 128), 2, 16, 16) == 16
+    assert heads_together((1, 1, 10**6, 128), 2, 4, 4) == 4
 
 
-def test_which_inputs_take_the_hopper_kernel(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_inputs_take_the_hopper_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopper, "target_of", lambda _: Target("cuda", 90))
     x = half(1, 2, 10, 128)
     assert has_hopper_kernel(x, x, x)
@@ -192,16 +218,13 @@ def test_which_inputs_take_the_hopper_kernel(driver: Driver, monkeypatch: pytest
     assert not has_hopper_kernel(*[half(1, 2, 10, 96)] * 3)
     monkeypatch.setattr(hopper, "target_of", lambda _: Target("cuda", 100))
     assert not has_hopper_kernel(x, x, x)
-    monkeypatch.setattr(hopper, "target_of", lambda _: Target("cuda", 90))
-    monkeypatch.setattr(hopper, "bindings", lambda: None)
-    assert not has_hopper_kernel(x, x, x)
 
 
-def test_without_a_driver_there_are_no_bindings() -> None:
+def test_without_a_driver_there_is_an_error() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a driver")
-    hopper_driver.bindings.cache_clear()
-    assert hopper_driver.bindings() is None
+    with pytest.raises(DeviceError, match="the CUDA driver cannot be used"):
+        driver.library()
 
 
 def test_what_triton_cannot_compile_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:

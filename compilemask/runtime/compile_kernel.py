@@ -1,19 +1,24 @@
-"""From Triton IR as text to a kernel: compiled once per content and device, with Triton's own cache on disk behind."""
+"""From Triton IR as text to a kernel: compiled once per content and device, and kept on disk (`disk_cache`)."""
 
 from __future__ import annotations
 
 import re
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from compilemask.errors import DeviceError, MissingDependencyError, TargetError
+from compilemask.errors import DeviceError, TargetError
 from compilemask.passes.instrument import current_observers
+from compilemask.runtime import disk_cache
+from compilemask.runtime.binary import Binary, binary_of
+from compilemask.runtime.driver import Kernel
 from compilemask.runtime.target import Target, parse_target
 
 if TYPE_CHECKING:
@@ -32,46 +37,79 @@ class Options(NamedTuple):
 DEFAULT = Options()
 
 
+class Source(NamedTuple):
+    """A kernel by what decides its text: equal identities have equal text, which is only made if it is needed."""
+
+    identity: str
+    text: Callable[[], str]
+    """Gives a module in Triton IR."""
+
+    @classmethod
+    def of(cls, text: str) -> Source:
+        """The source of a text that is there."""
+        return cls(text, lambda: text)
+
+
 class _Key(NamedTuple):
-    text: str
+    identity: str
     options: Options
     device: int
 
 
-_kernels: dict[_Key, CompiledKernel] = {}
+_kernels: dict[_Key, Kernel] = {}
 _lock = threading.Lock()
 
 
 def compiled_kernels() -> int:
-    """How many kernels this process has compiled, or loaded from Triton's cache on disk."""
+    """How many kernels this process has compiled, or loaded from disk."""
     return len(_kernels)
 
 
-def ir_of(kernel: CompiledKernel) -> str:
-    """The text that a kernel which `kernel_for` gave was compiled from. Raises TargetError for any other kernel."""
-    for key, known in _kernels.items():
-        if known is kernel:
-            return key.text
-    raise TargetError("this kernel was not compiled here: its IR is not known")
-
-
-def kernel_for(text: str, device: torch.device, options: Options = DEFAULT) -> CompiledKernel:
+def kernel_for(text: str, device: torch.device, options: Options = DEFAULT) -> Kernel:
     """The kernel of a module in Triton IR, loaded for a CUDA device. Equal text gives the same kernel.
 
     Raises DeviceError if there is no such device, MissingDependencyError without Triton.
     """
+    return kernels_for([Source.of(text)], device, options)[0]
+
+
+def kernels_for(sources: Sequence[Source], device: torch.device, options: Options = DEFAULT) -> list[Kernel]:
+    """As `kernel_for`, of several modules: what must be compiled is compiled at the same time, the first one first."""
     if device.type != "cuda" or device.index is None:
         raise DeviceError(f"kernels run on a CUDA device with an index, got {device}")
     # Python keeps the hash of a string: finding a kernel again costs no pass over its text.
-    key = _Key(text, options, device.index)
-    if (kernel := _kernels.get(key)) is not None:
-        return kernel
+    keys = [_Key(source.identity, options, device.index) for source in sources]
     with _lock:
-        if key not in _kernels:
-            # The current device decides where Triton loads the binary.
+        missing = [(key, source) for key, source in zip(keys, sources, strict=True) if key not in _kernels]
+        if missing:
+            binaries = _binaries([source for _, source in missing], target_of(device), options)
+            # The current device decides where the driver loads a binary.
             with torch.cuda.device(device):
-                _kernels[key] = _compile(text, target_of(device), options)
-    return _kernels[key]
+                for (key, source), binary in zip(missing, binaries, strict=True):
+                    _kernels[key] = Kernel(binary, source.text)
+        return [_kernels[key] for key in keys]
+
+
+def _binaries(sources: Sequence[Source], target: Target, options: Options) -> list[Binary]:
+    """Triton and the assembler release Python's lock: while one text is compiled, the next one is made.
+
+    Observers see one kernel after the other.
+    """
+    names = [f"{options} {source.identity}" for source in sources]
+    found = [disk_cache.find(name, target) for name in names]
+    with ThreadPoolExecutor(1 if current_observers() else len(sources)) as pool:
+        pending = {
+            index: pool.submit(copy_context().run, _compiled_binary, source.text(), target, options)
+            for index, source in enumerate(sources)
+            if found[index] is None
+        }
+    for index, future in pending.items():
+        disk_cache.keep(names[index], target, future.result())
+    return [pending[index].result() if binary is None else binary for index, binary in enumerate(found)]
+
+
+def _compiled_binary(text: str, target: Target, options: Options) -> Binary:
+    return binary_of(_compile(text, target, options))
 
 
 @cache
@@ -102,19 +140,16 @@ def compile_in_child(text: str, target: str, options: Options = DEFAULT) -> dict
 
 
 def _compile(text: str, target: Target, options: Options) -> CompiledKernel:
-    try:
-        import triton
-    except ImportError as error:
-        raise MissingDependencyError("compiling kernels needs the package triton") from error
+    version = disk_cache.triton_version()
+    import triton
+
     with tempfile.TemporaryDirectory(prefix="compilemask-") as folder:
         path = Path(folder) / f"{_entry_name(text)}.ttir"
         path.write_text(text)
         try:
             kernel = triton.compile(str(path), target=target.for_triton(), options=options._asdict())
         except Exception as error:
-            raise TargetError(
-                f"Triton {triton.__version__} cannot compile this module for {target}: {error}"
-            ) from error
+            raise TargetError(f"Triton {version} cannot compile this module for {target}: {error}") from error
     for observer in current_observers():
         observer.compiled(path.stem, str(target), {"mlir": text, **kernel.asm})
     return kernel

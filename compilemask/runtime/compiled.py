@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 from io import StringIO
 from threading import Lock
-from typing import TYPE_CHECKING, Literal, overload
+from typing import Literal, overload
+from weakref import WeakKeyDictionary
 
 import torch
 from xdsl.dialects.builtin import ModuleOp
@@ -16,16 +17,15 @@ from xdsl.printer import Printer
 
 from compilemask.errors import DeviceError, MaskError, TargetError
 from compilemask.language.extent import Limit, check_limits
+from compilemask.language.mask import Mask
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.kernel_text import attention_kernel_text, check_kernel_request, descriptor_kernels
+from compilemask.runtime.launch import current_stream
 from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter
-from compilemask.runtime.program import Program, program_for
+from compilemask.runtime.program import Program, forget_programs, program_for
 from compilemask.runtime.requirements import check_values
 from compilemask.runtime.target import parse_target
 from compilemask.runtime.validate import check_lengths
-
-if TYPE_CHECKING:
-    from compilemask.language.mask import Mask
 
 LEVELS = ("mask", "interval", "tiling", "ttir", "ttgir", "llir", "ptx")
 
@@ -43,6 +43,8 @@ class Compiled:
         """What the parameters say about the lengths that the mask fits."""
         self.batch_shape = batch_shape(parameters)
         """(B, H) of the masks; 1 where all batches or heads share one."""
+        self._is_constant = not any(parameter.is_table for parameter in parameters)
+        """Whether a descriptor depends on host integers alone."""
 
     # ---- values ----
 
@@ -133,34 +135,37 @@ class Compiled:
         if gradient:
             transposed = self.transposed.descriptor(keys, queries, device)
             return replace(self.descriptor(queries, keys, device), transposed=transposed)
+        return self.descriptor_on(indexed(torch.device(device)), queries, keys)
+
+    def descriptor_on(self, device: torch.device, queries: int, keys: int) -> Descriptor:
+        """As `descriptor`, on a CPU or a CUDA device with an index."""
         check_lengths(queries, keys)
-        check_limits(self.limits, {p.name: p.of_all_masks for p in self.parameters}, queries, keys)
-        where = indexed(torch.device(device))
+        if self.limits:
+            check_limits(self.limits, self._values, queries, keys)
+        key = None
+        if self._is_constant and (device.type == "cpu" or not torch.cuda.is_current_stream_capturing()):
+            stream = current_stream(device.index) if device.type == "cuda" else 0
+            key = (self.program, self._numbers, queries, keys, device, stream)
+            with _lock:
+                if (found := _constant_descriptors.get(key)) is not None:
+                    _constant_descriptors.move_to_end(key)
+                    return found
         with torch.inference_mode(False):  # what is kept may serve a gradient later
-            if not self._is_constant(where):
-                return self.program.build(self.parameters, queries, keys, where)
-            return self._cached_descriptor(queries, keys, where)
-
-    def _is_constant(self, device: torch.device) -> bool:
-        """Whether a descriptor depends on host integers alone and may be kept."""
-        if any(parameter.is_table for parameter in self.parameters):
-            return False
-        return device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
-
-    def _cached_descriptor(self, queries: int, keys: int, device: torch.device) -> Descriptor:
-        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-        values = tuple(parameter.value for parameter in self.parameters)
-        key = (self.program, values, queries, keys, device, stream)
-        with _lock:
-            if key in _constant_descriptors:
-                _constant_descriptors.move_to_end(key)
-                return _constant_descriptors[key]
-        descriptor = self.program.build(self.parameters, queries, keys, device)
-        with _lock:
-            _constant_descriptors[key] = descriptor
-            while len(_constant_descriptors) > KEPT_DESCRIPTORS:
-                _constant_descriptors.popitem(last=False)
+            descriptor = self.program.build(self.parameters, queries, keys, device)
+        if key is not None:
+            with _lock:
+                _constant_descriptors[key] = descriptor
+                while len(_constant_descriptors) > KEPT_DESCRIPTORS:
+                    _constant_descriptors.popitem(last=False)
         return descriptor
+
+    @cached_property
+    def _values(self) -> dict[str, int | torch.Tensor]:
+        return {parameter.name: parameter.of_all_masks for parameter in self.parameters}
+
+    @cached_property
+    def _numbers(self) -> tuple[object, ...]:
+        return tuple(parameter.value for parameter in self.parameters)
 
     @overload
     def attention(
@@ -207,7 +212,14 @@ def _printed(module: ModuleOp) -> str:
 KEPT_DESCRIPTORS = 16
 """Descriptors of masks without tables that are kept for the next call with the same lengths."""
 _constant_descriptors: OrderedDict[tuple[object, ...], Descriptor] = OrderedDict()
+_compiled: WeakKeyDictionary[Mask, Compiled] = WeakKeyDictionary()
 _lock = Lock()
+
+
+def forget() -> None:
+    """Drop all programs: masks that are compiled from now on are compiled anew."""
+    _compiled.clear()
+    forget_programs()
 
 
 def compile(mask: Mask | Compiled, *, pipeline: str | None = None) -> Compiled:
@@ -220,6 +232,10 @@ def compile(mask: Mask | Compiled, *, pipeline: str | None = None) -> Compiled:
     """
     if isinstance(mask, Compiled):
         return mask
+    if pipeline is None and isinstance(mask, Mask):
+        if (known := _compiled.get(mask)) is None:
+            known = _compiled[mask] = Compiled(program_for(mask.key, mask.module), parameters_of(mask), mask.limits)
+        return known
     if not hasattr(mask, "key") or not hasattr(mask, "module"):
         raise MaskError(f"compile takes a mask, got a {type(mask).__name__}")
     return Compiled(program_for(mask.key, mask.module, pipeline), parameters_of(mask), mask.limits)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from functools import cache, lru_cache
+from collections.abc import Sequence
+from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
 import torch
@@ -13,13 +14,16 @@ from compilemask.lowering.descriptor_layout import Layout
 from compilemask.lowering.tiling_to_tt.attention import attention_module, attention_op
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule, emit
 from compilemask.lowering.tiling_to_ttg.attention_config import HEAD_DIMS, ROWS, TILE
-from compilemask.lowering.tiling_to_ttg.attention_frame import kernel_arguments
+from compilemask.runtime import disk_cache
 from compilemask.runtime.attention_cuda import ELEMENTS, WORD, attention_cuda
+from compilemask.runtime.binary import Binary
 from compilemask.runtime.compile_kernel import target_of
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.hopper_compile import HOPPER, Binary, compile_gpu_text, gpu_text
-from compilemask.runtime.hopper_driver import Kernel, bindings, tensor_map
+from compilemask.runtime.driver import Argument, Kernel
+from compilemask.runtime.hopper_compile import HOPPER, compile_gpu_text, gpu_text
+from compilemask.runtime.launch import current_stream, launch
 from compilemask.runtime.scoring import UNMODIFIED, Scoring
+from compilemask.runtime.tensor_map import TensorMaps, is_aligned, is_readable
 
 CACHED_BYTES = 36 << 20
 """Keys and values of heads that are computed together, so that they stay in the L2 cache of 50 MB."""
@@ -35,22 +39,20 @@ def attention_gpu(
     scoring: Scoring = UNMODIFIED,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out [B, Hq, Sq, D] in the input type and lse [B, Hq, Sq] in float32. Does not wait. Takes checked arguments."""
-    if not scoring.text and has_hopper_kernel(query, key, value) and (config := _chosen(query.shape[-1], query.dtype)):
-        return attention_hopper(query, key, value, descriptor, scale, config)
+    if not scoring.text and is_aligned(query, key, value):
+        plan = _chosen_plan(*_kind(query, key, value), descriptor.layout)
+        if plan is not None:
+            return _attention(plan, query, key, value, descriptor, scale)
     return attention_cuda(query, key, value, descriptor, scale, scoring)
 
 
 def has_hopper_kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether these are inputs that the Hopper kernel takes, on a GPU that runs it, and cuda-bindings is installed.
+    """Whether these are inputs that the Hopper kernel takes, on a GPU that runs it.
 
     It takes float16 and bfloat16, D 64 or 128, and tensors that TMA can read: starts and strides are multiples of 16
     bytes, and the last dimension is contiguous.
     """
-    if query.dtype not in DTYPES or query.shape[-1] not in HEAD_DIMS:
-        return False
-    if target_of(query.device) != HOPPER or bindings() is None:
-        return False
-    return all(tensor_map(x, rows) for x, rows in ((query, ROWS), (key, TILE), (value, TILE)))
+    return is_aligned(query, key, value) and _is_supported(_kind(query, key, value))
 
 
 def attention_hopper(
@@ -62,12 +64,49 @@ def attention_hopper(
     config: HopperConfig,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out and lse of a variant of the Hopper kernel, for inputs of which `has_hopper_kernel` holds."""
-    batch, heads, queries, head_dim = query.shape
-    out = torch.empty((batch, heads, queries, head_dim), dtype=query.dtype, device=query.device)
-    lse = torch.empty((batch, heads, queries), dtype=torch.float32, device=query.device)
-    launch = prepare_launch(query, key, value, out, lse, descriptor, scale, config)
-    launch()
+    plan = _plan(_kind(query, key, value), descriptor.layout, config)
+    return _attention(plan, query, key, value, descriptor, scale)
+
+
+def _attention(
+    plan: Plan,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    descriptor: Descriptor,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    lse = torch.empty(query.shape[:3], dtype=torch.float32, device=plan.device)
+    plan.launch(query, key, value, out, lse, descriptor, scale)()
     return out, lse
+
+
+# ---------------------------------------------------------------- plans
+
+
+class Kind(NamedTuple):
+    """What inputs have in common with others that a launch treats alike: all but their addresses."""
+
+    query_shape: Sequence[int]
+    query_stride: Sequence[int]
+    key_shape: Sequence[int]
+    key_stride: Sequence[int]
+    value_stride: Sequence[int]
+    dtype: torch.dtype
+    device: torch.device
+
+
+def _kind(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Kind:
+    return Kind(query.shape, query.stride(), key.shape, key.stride(), value.stride(), query.dtype, query.device)
+
+
+def _is_supported(kind: Kind) -> bool:
+    if kind.dtype not in DTYPES or kind.query_shape[-1] not in HEAD_DIMS or target_of(kind.device) != HOPPER:
+        return False
+    keys = kind.key_shape
+    inputs = ((kind.query_shape, kind.query_stride), (keys, kind.key_stride), (keys, kind.value_stride))
+    return all(is_readable(shape, stride, kind.dtype.itemsize) for shape, stride in inputs)
 
 
 class Launch(NamedTuple):
@@ -75,18 +114,102 @@ class Launch(NamedTuple):
 
     kernel: Kernel
     programs: int
-    arguments: list[bytes | int | float]
+    arguments: list[Argument]
     device: torch.device
     counter: torch.Tensor | None
     """Kept alive with the launch."""
 
     def __call__(self) -> None:
-        index = self.device.index
-        if torch.cuda.current_device() == index:
-            self.kernel(self.programs, _stream(index), self.arguments)
-        else:
-            with torch.cuda.device(index):
-                self.kernel(self.programs, _stream(index), self.arguments)
+        launch(self.kernel, (self.programs, 1, 1), self.device, self.arguments)
+
+
+class Plan(NamedTuple):
+    """All of a launch that its inputs' addresses do not decide."""
+
+    kernel: Kernel
+    programs: int
+    maps: tuple[TensorMaps, TensorMaps, TensorMaps, TensorMaps]
+    """Of query, key, value and out."""
+    sections: tuple[int, ...]
+    """Where in a descriptor the sections start that the kernel reads, in bytes."""
+    numbers: tuple[int, ...]
+    device: torch.device
+    has_counter: bool
+
+    def launch(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        descriptor: Descriptor,
+        scale: float,
+    ) -> Launch:
+        """The launch for these tensors; out and lse are contiguous."""
+        query_map, key_map, value_map, out_map = self.maps
+        base = descriptor.buffer.data_ptr()
+        counter = _counter(self.device) if self.has_counter else None
+        arguments: list[Argument] = [
+            query_map(query.data_ptr()),
+            key_map(key.data_ptr()),
+            value_map(value.data_ptr()),
+            out_map(out.data_ptr()),
+            lse.data_ptr(),
+            *[base + section for section in self.sections],
+            *([] if counter is None else [counter.data_ptr()]),
+            *self.numbers,
+            scale,
+        ]
+        return Launch(self.kernel, self.programs, arguments, self.device, counter)
+
+
+@lru_cache(maxsize=256)
+def _chosen_plan(
+    query_shape: Sequence[int],
+    query_stride: Sequence[int],
+    key_shape: Sequence[int],
+    key_stride: Sequence[int],
+    value_stride: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    layout: Layout,
+) -> Plan | None:
+    """The plan for these inputs; None if the Hopper kernel does not take them."""
+    kind = Kind(query_shape, query_stride, key_shape, key_stride, value_stride, dtype, device)
+    if not _is_supported(kind) or (config := _chosen(query_shape[-1], dtype)) is None:
+        return None
+    return _plan(kind, layout, config)
+
+
+@lru_cache(maxsize=256)
+def _plan(kind: Kind, layout: Layout, config: HopperConfig) -> Plan:
+    """The plan of a variant."""
+    batch, heads, queries, head_dim = kind.query_shape
+    key_heads, device = kind.key_shape[1], kind.device
+    all_heads = batch * heads
+    tiles = layout.query_tiles * all_heads
+    out_stride = (heads * queries * head_dim, queries * head_dim, head_dim, 1)
+    maps = (
+        TensorMaps(kind.query_shape, kind.query_stride, kind.dtype, ROWS),
+        TensorMaps(kind.key_shape, kind.key_stride, kind.dtype, TILE),
+        TensorMaps(kind.key_shape, kind.value_stride, kind.dtype, TILE),
+        TensorMaps(kind.query_shape, out_stride, kind.dtype, ROWS),
+    )
+    numbers = (
+        *(heads, heads // key_heads, layout.queries, layout.keys, layout.query_tiles),
+        *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
+        *(all_heads, heads_together(kind.key_shape, kind.dtype.itemsize, heads, all_heads)),
+    )
+    return Plan(
+        kernel=_kernel(head_dim, kind.dtype, config, device.index),
+        programs=min(tiles, _processors(device)) if config.is_persistent else tiles,
+        maps=maps,
+        sections=tuple(WORD * x for x in (layout.order, layout.visits, layout.patterns, layout.columns)),
+        numbers=numbers,
+        device=device,
+        has_counter=config.schedule is Schedule.ATOMIC,
+    )
 
 
 def prepare_launch(
@@ -99,57 +222,43 @@ def prepare_launch(
     scale: float,
     config: HopperConfig,
 ) -> Launch:
-    """The launch of a variant for these tensors."""
-    device = query.device
-    layout, heads = descriptor.layout, query.shape[1]
-    all_heads = query.shape[0] * heads
-    tiles = layout.query_tiles * all_heads
-    base = descriptor.buffer.data_ptr()
-    counter = _counter(device) if config.schedule is Schedule.ATOMIC else None
-    maps = [tensor_map(x, rows) for x, rows in ((query, ROWS), (key, TILE), (value, TILE), (out, ROWS))]
-    arguments: list[bytes | int | float] = [
-        *(found for found in maps if found is not None),
-        lse.data_ptr(),
-        *(base + offset for offset in _section_bytes(layout)),
-        *([] if counter is None else [counter.data_ptr()]),
-        *(heads, heads // key.shape[1], layout.queries, layout.keys, layout.query_tiles),
-        *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
-        *(all_heads, heads_together(key, heads, all_heads)),
-        scale,
-    ]
-    programs = min(tiles, _processors(device)) if config.is_persistent else tiles
-    return Launch(_kernel(query.shape[-1], query.dtype, config, device.index), programs, arguments, device, counter)
+    """The launch of a variant for these tensors; out and lse are contiguous."""
+    plan = _plan(_kind(query, key, value), descriptor.layout, config)
+    return plan.launch(query, key, value, out, lse, descriptor, scale)
 
 
-@lru_cache(maxsize=256)
-def _section_bytes(layout: Layout) -> tuple[int, ...]:
-    """Where the sections that the kernel reads start."""
-    return tuple(WORD * x for x in (layout.order, layout.visits, layout.patterns, layout.columns))
-
-
-def heads_together(key: torch.Tensor, heads: int, all_heads: int) -> int:
-    """Query heads whose keys and values fit the L2 cache: a power of two of key heads."""
-    bytes_per_head = 2 * key.shape[2] * key.shape[3] * key.element_size()
+def heads_together(key_shape: Sequence[int], size: int, heads: int, all_heads: int) -> int:
+    """Query heads whose keys and values, elements of so many bytes, fit the L2 cache: a power of two of key heads."""
+    bytes_per_head = 2 * key_shape[2] * key_shape[3] * size
     key_heads = max(CACHED_BYTES // bytes_per_head, 1)
     power = 1 << (key_heads.bit_length() - 1)
-    return min(all_heads, power * (heads // key.shape[1]))
+    return min(all_heads, power * (heads // key_shape[1]))
 
 
 # ---------------------------------------------------------------- kernels
 
 
+def hopper_text(head_dim: int, dtype: torch.dtype, config: HopperConfig) -> str:
+    """A variant of the kernel in Triton-GPU IR. Raises LoweringError if there is none."""
+    return gpu_text(emit(attention_op(attention_module(head_dim, ELEMENTS[dtype])), config))
+
+
 @lru_cache(maxsize=64)
 def hopper_binary(head_dim: int, dtype: torch.dtype, config: HopperConfig) -> Binary:
     """A compiled variant of the kernel. Needs no GPU. Raises LoweringError or TargetError if there is none."""
-    module = emit(attention_op(attention_module(head_dim, ELEMENTS[dtype])), config)
-    return compile_gpu_text(gpu_text(module), len(kernel_arguments(config)))
+    name = f"attention {head_dim} {dtype} {config}"
+    found = disk_cache.find(name, HOPPER)
+    if found is None:
+        found = compile_gpu_text(hopper_text(head_dim, dtype, config))
+        disk_cache.keep(name, HOPPER, found)
+    return found
 
 
 @lru_cache(maxsize=64)
 def _kernel(head_dim: int, dtype: torch.dtype, config: HopperConfig, device: int) -> Kernel:
     binary = hopper_binary(head_dim, dtype, config)
     with torch.cuda.device(device):
-        return Kernel(binary)
+        return Kernel(binary, partial(hopper_text, head_dim, dtype, config))
 
 
 @cache
@@ -169,11 +278,6 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _stream(index: int) -> int:
-    """The current stream; without a Python object for it, which takes microseconds."""
-    return torch._C._cuda_getCurrentRawStream(index)
-
-
 # ---------------------------------------------------------------- counters of the atomic schedule
 
 _counters: dict[tuple[int, int], torch.Tensor] = {}
@@ -186,7 +290,7 @@ def _counter(device: torch.device) -> torch.Tensor:
     """
     if torch.cuda.is_current_stream_capturing():
         return torch.zeros(2, dtype=torch.int32, device=device)
-    key = (device.index, _stream(device.index))
+    key = (device.index, current_stream(device.index))
     if key not in _counters:
         _counters[key] = torch.zeros(2, dtype=torch.int32, device=device)
     return _counters[key]

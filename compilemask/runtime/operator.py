@@ -16,6 +16,7 @@ from compilemask.runtime.attention_cpu import attention_cpu
 from compilemask.runtime.autocast import autocast
 from compilemask.runtime.compiled import Compiled, compile
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.direct import is_direct
 from compilemask.runtime.hopper import attention_gpu
 from compilemask.runtime.scoring import Scoring
 from compilemask.runtime.validate import (
@@ -27,6 +28,7 @@ from compilemask.runtime.validate import (
     check_score,
     check_tensors,
     check_transposed,
+    known_problem,
     needs_gradient,
 )
 
@@ -106,7 +108,24 @@ def _descriptor_for(mask: Mask | Compiled, problem: Problem, device: torch.devic
     """The mask's descriptor, once the mask is known to fit."""
     compiled = compile(mask)
     check_mask_shape(compiled.batch_shape, problem.batch, problem.query_heads)
-    return compiled.descriptor(problem.queries, problem.keys, device, gradient=with_gradient)
+    if with_gradient:
+        return compiled.descriptor(problem.queries, problem.keys, device, gradient=True)
+    return compiled.descriptor_on(device, problem.queries, problem.keys)
+
+
+def _directly(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask | Compiled | Descriptor, scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """out and lse, without the operator: for tensors that `is_direct` admits. Raises what `attention` raises."""
+    problem = known_problem(q, k, v)
+    scale = check_scale(scale, problem.head_dim)
+    if isinstance(mask, Descriptor):
+        check_descriptor(mask.layout, mask.device, problem, q.device)
+        descriptor = mask
+    else:
+        descriptor = _descriptor_for(mask, problem, q.device, with_gradient=False)
+    backend = attention_cpu if q.device.type == "cpu" else attention_gpu
+    return backend(q, k, v, descriptor, scale)
 
 
 _untraced = cast("Callable[..., Descriptor]", torch.compiler.disable(_descriptor_for))
@@ -176,6 +195,9 @@ def attention(
         GradientError: a gradient would be needed, and the descriptor was built without its transpose, or scores are
             modified.
     """
+    if score is None and is_direct(q, k, v):
+        out, lse = _directly(q, k, v, mask, scale)
+        return (out, lse) if return_lse else out
     q, k, v = autocast(q, k, v)
     problem = check_tensors(q, k, v)
     scale = check_scale(scale, problem.head_dim)

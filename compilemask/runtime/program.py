@@ -15,17 +15,19 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from compilemask.dialects import interval, mask, tiling
 from compilemask.dialects.semantics import interval as interval_semantics
+from compilemask.dialects.triton.printing import print_generic
 from compilemask.errors import MaskError, ShapeError
 from compilemask.lowering import pipeline
 from compilemask.lowering.descriptor_layout import Layout, Room
 from compilemask.lowering.interval_to_tiling import moving_bounds, normal_form
 from compilemask.lowering.registry import parse_pipeline
-from compilemask.lowering.visited_tiles import most_partial_tiles
+from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
 from compilemask.passes.mask_transpose import transposed
 from compilemask.runtime import build_cpu
-from compilemask.runtime.compile_kernel import Options, kernel_for
+from compilemask.runtime.compile_kernel import Options, Source, kernels_for
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.launch import Argument, launch
+from compilemask.runtime.driver import Argument, Grid, Kernel
+from compilemask.runtime.launch import launch
 from compilemask.runtime.parameters import Parameter, batch_shape, on_device
 from compilemask.runtime.requirements import Check, check_values, requirements
 from compilemask.runtime.row_intervals import IntervalSet
@@ -95,13 +97,36 @@ class Program:
         """The mask as a tiling function."""
         return pipeline.tiling_of(self.tiling_module)
 
-    @cached_property
+    @property
     def kernels(self) -> dict[str, str]:
         """Triton IR of the kernels that build descriptors: count, fill and patterns."""
-        from compilemask.dialects.triton.printing import print_generic
-        from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
+        return {name: self.kernel_text(name) for name in descriptor_kernels.KERNELS}
 
-        return {name: print_generic(kernel) for name, kernel in descriptor_kernels.emit(self.tiling_module).items()}
+    def kernel_text(self, name: str) -> str:
+        """Triton IR of one of them."""
+        if name not in self._texts:
+            self._texts[name] = print_generic(descriptor_kernels.emit_kernel(self.tiling_module, name))
+        return self._texts[name]
+
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        return {}
+
+    @cached_property
+    def _loaded(self) -> dict[torch.device, dict[str, Kernel]]:
+        return {}
+
+    def loaded(self, device: torch.device) -> dict[str, Kernel]:
+        """The kernels on a CUDA device, in launch order."""
+        found = self._loaded.get(device)
+        if found is None:
+            # `fill` takes longest to compile: it comes first.
+            names = sorted(descriptor_kernels.KERNELS, key=lambda name: name != "fill")
+            identity = f"{self.passes} {self.key}"
+            sources = [Source(f"{name} {identity}", partial(self.kernel_text, name)) for name in names]
+            by_name = dict(zip(names, kernels_for(sources, device, Options(num_warps=4)), strict=True))
+            found = self._loaded[device] = {name: by_name[name] for name in descriptor_kernels.KERNELS}
+        return found
 
     # ---- descriptors ----
 
@@ -109,16 +134,15 @@ class Program:
         """The layout of a descriptor: from shapes and host integers alone."""
         check_lengths(queries, keys)
         batch, heads = batch_shape(parameters)
-        rows = self.tiles.shape.rows.data
-        touched = None
-        if self.room.reserve.is_unknown:
-            known = tuple(p.value if isinstance(p.value, int) else None for p in parameters)
-            touched = self._most_partial(known, queries, keys, rows)
-        return self.room.layout(batch, heads, queries, keys, rows, self._pitch(parameters), touched)
+        return self._layout(batch, heads, queries, keys, self._rows, self._pitch(parameters))
 
     @cached_property
-    def _most_partial(self) -> Callable[..., int]:
-        return lru_cache(maxsize=64)(partial(most_partial_tiles, self.intervals))
+    def _layout(self) -> Callable[..., Layout]:
+        return lru_cache(maxsize=64)(self.room.layout)
+
+    @cached_property
+    def _rows(self) -> int:
+        return self.tiles.shape.rows.data
 
     def _pitch(self, parameters: Sequence[Parameter]) -> int | None:
         reserve = self.room.reserve
@@ -141,8 +165,9 @@ class Program:
             raise ShapeError(f"{layout.batch} x {layout.heads} masks, at most {MAX_GRID} on a GPU")
         buffer = torch.empty(layout.words, dtype=torch.int32, device=device)
         arguments = kernel_arguments(buffer, layout, parameters)
+        kernels = self.loaded(device)
         for name, grid in build_grids(layout).items():
-            launch(kernel_for(self.kernels[name], device, Options(num_warps=4)), grid, device, arguments)
+            launch(kernels[name], grid, device, arguments)
         return Descriptor(buffer, layout)
 
     def build_on_cpu(self, layout: Layout, parameters: Sequence[Parameter]) -> Descriptor:
@@ -162,7 +187,7 @@ class Program:
         return build_cpu.build(layout, masks, shared if layout.shared else None)
 
 
-def build_grids(layout: Layout) -> dict[str, tuple[int, int, int]]:
+def build_grids(layout: Layout) -> dict[str, Grid]:
     """The kernels that build a descriptor, in order, and their grids."""
     tiles = (layout.query_tiles, layout.masks, 1)
     return {"count": tiles, "fill": tiles, "patterns": (min(layout.pattern_capacity, PATTERN_PROGRAMS), 1, 1)}

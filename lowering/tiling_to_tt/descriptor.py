@@ -29,8 +29,13 @@ def emit(module: ModuleOp) -> dict[str, ModuleOp]:
 
     Raises LoweringError if the module has not one interval function in normal form and its tiling function.
     """
+    return {name: emit_kernel(module, name) for name in KERNELS}
+
+
+def emit_kernel(module: ModuleOp, name: str) -> ModuleOp:
+    """One of the kernels."""
     mask = MaskFunctions(_only(module, interval.FuncOp), _only(module, tiling.FuncOp))
-    return {name: build(mask).kb.finish() for name, build in KERNELS.items()}
+    return KERNELS[name](mask).kb.finish()
 
 
 def _only(module: ModuleOp, kind: type[Function]) -> Function:

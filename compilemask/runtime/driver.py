@@ -1,0 +1,97 @@
+"""The CUDA driver, called through ctypes: loads kernels and launches them with arguments by value.
+
+A launch takes a third of the time that it takes through a general binding, and needs none of the code that Triton
+compiles for the arguments of each kernel. Functions and constants: CUDA Driver API, cuda.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_void_p
+from functools import cache
+from typing import Any
+
+from compilemask.errors import DeviceError
+from compilemask.runtime.binary import Binary
+
+Argument = bytes | int | float
+"""Of a kernel: a tensor map, an integer or address, or a number."""
+Grid = tuple[int, int, int]
+
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+"""The function attribute of that name."""
+_PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "cuGetErrorName": (c_int, POINTER(c_char_p)),
+    "cuCtxGetCurrent": (POINTER(c_void_p),),
+    "cuCtxSetCurrent": (c_void_p,),
+    "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
+    "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),
+    "cuTensorMapEncodeTiled": (c_void_p, c_int, c_uint, *[c_void_p] * 5, *[c_int] * 4),
+}
+
+
+@cache
+def library() -> Any:
+    """The driver's functions. Raises DeviceError where there is no driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        for name, types in _PROTOTYPES.items():
+            function = getattr(driver, name)
+            function.argtypes, function.restype = types, c_int
+    except (OSError, AttributeError) as error:
+        raise DeviceError(f"the CUDA driver cannot be used: {error}") from None
+    return driver
+
+
+def check(status: int, what: str) -> None:
+    """Raise DeviceError if a function of the driver failed to do `what`."""
+    if status:
+        name = c_char_p()
+        library().cuGetErrorName(status, byref(name))
+        raise DeviceError(f"the CUDA driver fails to {what}: {(name.value or b'unknown error').decode()} ({status})")
+
+
+class Kernel:
+    """A kernel loaded on the current device. `text` gives its IR, which observers of launches may ask for."""
+
+    def __init__(self, binary: Binary, text: Callable[[], str]) -> None:
+        cu = library()
+        self.binary, self.text = binary, text
+        self._context, module, self._function = c_void_p(), c_void_p(), c_void_p()
+        check(cu.cuCtxGetCurrent(byref(self._context)), "tell its context")
+        check(cu.cuModuleLoadData(byref(module), binary.cubin), f"load the kernel {binary.name}")
+        check(cu.cuModuleGetFunction(byref(self._function), module, binary.name.encode()), f"find {binary.name}")
+        shared = cu.cuFuncSetAttribute(self._function, MAX_DYNAMIC_SHARED_SIZE_BYTES, binary.shared_bytes)
+        check(shared, f"reserve {binary.shared_bytes} bytes of shared memory")
+        self._launch = cu.cuLaunchKernel
+        self._packed = struct.Struct(binary.format)
+        self._local = threading.local()
+
+    def __call__(self, grid: Grid, stream: int, arguments: Sequence[Argument]) -> None:
+        """Start the programs of a grid on a stream of the current device. Does not wait."""
+        binary = self.binary
+        try:
+            buffer, pointers = self._local.memory
+        except AttributeError:
+            buffer, pointers = self._local.memory = self._memory_of_thread()
+        # The driver copies the arguments before it returns.
+        self._packed.pack_into(buffer, 0, *arguments, *binary.scratch)
+        if status := self._launch(
+            self._function, *grid, binary.threads, 1, 1, binary.shared_bytes, stream, pointers, None
+        ):
+            check(status, f"launch {binary.name}")
+
+    def _memory_of_thread(self) -> tuple[Any, Any]:
+        """Memory for arguments, and pointers into it; makes the device's context that of a thread which has none."""
+        context = c_void_p()
+        check(library().cuCtxGetCurrent(byref(context)), "tell its context")
+        if not context:
+            check(library().cuCtxSetCurrent(self._context), "set its context")
+        buffer = ctypes.create_string_buffer(self._packed.size)
+        start, offsets = ctypes.addressof(buffer), self.binary.offsets
+        return buffer, (c_void_p * len(offsets))(*(start + offset for offset in offsets))

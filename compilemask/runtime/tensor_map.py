@@ -1,0 +1,84 @@
+"""Tensor maps, through which TMA reads and writes tensors. Source: CUDA Driver API, cuTensorMapEncodeTiled."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from ctypes import c_uint32, c_uint64
+
+import torch
+
+from compilemask.runtime.driver import check, library
+
+MAP_BYTES = 128
+KEPT_MAPS = 64
+"""Tensor maps that are kept for the next call with a tensor at the same address."""
+SWIZZLE_BYTES = 128
+"""Bytes of a row of a box, which TMA permutes in shared memory."""
+STRIDE_BYTES = 16
+LONGEST_STRIDE = 2**40
+"""In bytes, and less for each stride."""
+_ALIGNMENT = 64
+"""Bytes to which the driver wants a map aligned."""
+_TYPES = {torch.float16: 6, torch.bfloat16: 9}
+"""CU_TENSOR_MAP_DATA_TYPE_FLOAT16 and _BFLOAT16."""
+_INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_128B, _OUTSIDE_IS_ZERO = 0, 3, 2, 0
+
+
+def is_aligned(*tensors: torch.Tensor) -> bool:
+    """Whether tensors start where TMA can read them."""
+    return not any([x.data_ptr() % STRIDE_BYTES for x in tensors])
+
+
+def is_readable(shape: Sequence[int], stride: Sequence[int], size: int) -> bool:
+    """Whether TMA can read aligned tensors of rank 4 with strides in elements of so many bytes.
+
+    They are not empty, contiguous along the last dimension, and have no other stride of 0.
+    """
+    return (
+        stride[-1] == 1
+        and 0 not in shape
+        and all(
+            length == 1 or (0 < step * size < LONGEST_STRIDE and step * size % STRIDE_BYTES == 0)
+            for length, step in zip(shape[:-1], stride[:-1], strict=True)
+        )
+    )
+
+
+class TensorMaps:
+    """The tensor maps of tensors [B, H, S, D] that differ in their address alone.
+
+    They are for boxes of so many rows, 128 bytes wide, permuted as wgmma reads them. Calling it gives the map at an
+    address, which must be a multiple of 16.
+    """
+
+    def __init__(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, rows: int) -> None:
+        rank, size = len(shape), dtype.itemsize
+        # The stride of a dimension of length 1 may be anything; the driver wants a valid one.
+        pairs = list(zip(shape, stride, strict=True))[:-1]
+        strides = [size * (step if length > 1 else shape[-1]) for length, step in pairs]
+        box = [SWIZZLE_BYTES // size, rows, *[1] * (rank - 2)]
+        self._dtype, self._rank = _TYPES[dtype], rank
+        self._lengths = (c_uint64 * rank)(*reversed(shape))
+        self._strides = (c_uint64 * (rank - 1))(*reversed(strides))
+        self._box, self._steps = (c_uint32 * rank)(*box), (c_uint32 * rank)(*[1] * rank)
+        self._maps: dict[int, bytes] = {}
+
+    def __call__(self, address: int) -> bytes:
+        found = self._maps.get(address)
+        if found is None:
+            if len(self._maps) >= KEPT_MAPS:
+                self._maps.clear()
+            found = self._maps[address] = self._encoded(address)
+        return found
+
+    def _encoded(self, address: int) -> bytes:
+        memory = ctypes.create_string_buffer(MAP_BYTES + _ALIGNMENT)
+        start = -(-ctypes.addressof(memory) // _ALIGNMENT) * _ALIGNMENT
+        encode: Callable[..., int] = library().cuTensorMapEncodeTiled
+        status = encode(
+            *(start, self._dtype, self._rank, address, self._lengths, self._strides, self._box, self._steps),
+            *(_INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_128B, _OUTSIDE_IS_ZERO),
+        )
+        check(status, f"encode a tensor map of {tuple(reversed(self._lengths))} at {address:#x}")
+        return ctypes.string_at(start, MAP_BYTES)
