@@ -114,8 +114,8 @@ def _align(words: int) -> int:
 class Room:
     """What a mask may need, as its `tiling.func` says it.
 
-    `parts` counts the ranges of its interval form and `moving_bounds` is E of docs/descriptor.md (shared patterns
-    only).
+    `parts` counts the ranges of its interval form (of both sets, if there are two) and `moving_bounds` is E of
+    docs/descriptor.md (shared patterns only).
     """
 
     reserve: ReserveAttr
@@ -123,13 +123,15 @@ class Room:
     shared: bool
     moving_bounds: int = 0
 
-    def partial_tiles(self, query_tiles: int, key_tiles: int, pitch: int | None = None) -> int:
+    def partial_tiles(
+        self, query_tiles: int, key_tiles: int, pitch: int | None = None, touched: int | None = None
+    ) -> int:
         """Upper bound on the partial tiles of one mask; `pitch` is the raster's line length if the reserve counts
-        lines.
+        lines, `touched` what `most_partial_tiles` found if the reserve is unknown.
         """
         everything = query_tiles * key_tiles
         if self.reserve.is_unknown:
-            return everything
+            return everything if touched is None else min(everything, touched)
         per_query = self.reserve.per_query_tile.data
         if lines := self.reserve.lines.data:
             if pitch is None or pitch < 1:
@@ -140,11 +142,18 @@ class Room:
         return min(everything, per_query * query_tiles + self.reserve.per_key_tile.data * key_tiles)
 
     def layout(
-        self, batch: int, heads: int, queries: int, keys: int, rows: int = 128, pitch: int | None = None
+        self,
+        batch: int,
+        heads: int,
+        queries: int,
+        keys: int,
+        rows: int = 128,
+        pitch: int | None = None,
+        touched: int | None = None,
     ) -> Layout:
         """The layout for `batch` x `heads` masks over `queries` x `keys` positions."""
         query_tiles, key_tiles = ceil_div(queries, rows), ceil_div(keys, KEYS)
-        partial = self.partial_tiles(query_tiles, key_tiles, pitch)
+        partial = self.partial_tiles(query_tiles, key_tiles, pitch, touched)
         # A run starts behind a partial tile, or where a part of the set starts at a tile boundary in every row.
         starts = self.parts + self.reserve.lines.data + 2
         runs = min(partial + starts * query_tiles, query_tiles * ceil_div(key_tiles, 2))

@@ -22,6 +22,7 @@ from compilemask.lowering.descriptor_layout import Layout, Room
 from compilemask.lowering.interval_to_tiling import moving_bounds, normal_form
 from compilemask.lowering.registry import parse_pipeline
 from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
+from compilemask.lowering.visited_tiles import most_partial_tiles
 from compilemask.passes.mask_transpose import transposed
 from compilemask.runtime import build_cpu
 from compilemask.runtime.compile_kernel import Options, Source, kernels_for
@@ -134,7 +135,15 @@ class Program:
         """The layout of a descriptor: from shapes and host integers alone."""
         check_lengths(queries, keys)
         batch, heads = batch_shape(parameters)
-        return self._layout(batch, heads, queries, keys, self._rows, self._pitch(parameters))
+        touched = None
+        if self.room.reserve.is_unknown:
+            known = tuple(p.value if isinstance(p.value, int) else None for p in parameters)
+            touched = self._most_partial(known, queries, keys, self._rows)
+        return self._layout(batch, heads, queries, keys, self._rows, self._pitch(parameters), touched)
+
+    @cached_property
+    def _most_partial(self) -> Callable[..., int]:
+        return lru_cache(maxsize=64)(partial(most_partial_tiles, self.intervals))
 
     @cached_property
     def _layout(self) -> Callable[..., Layout]:
