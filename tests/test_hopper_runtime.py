@@ -236,5 +236,10 @@ def test_what_triton_cannot_compile_falls_back(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(hopper, "hopper_binary", fail)
     hopper._chosen.cache_clear()
     with pytest.warns(RuntimeWarning, match="portable kernel: no"):
-        assert hopper._chosen(128, torch.bfloat16) is None
+        assert hopper._chosen(128, torch.bfloat16, Schedule.GRID) is None
     hopper._chosen.cache_clear()
+
+
+def test_programs_persist_if_there_are_more_tiles_than_processors() -> None:
+    assert Schedule.choose(132, 132) is Schedule.GRID
+    assert Schedule.choose(133, 132) is Schedule.ATOMIC

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
@@ -177,9 +178,12 @@ def _chosen_plan(
 ) -> Plan | None:
     """The plan for these inputs; None if the Hopper kernel does not take them."""
     kind = Kind(query_shape, query_stride, key_shape, key_stride, value_stride, dtype, device)
-    if not _is_supported(kind) or (config := _chosen(query_shape[-1], dtype)) is None:
+    if not _is_supported(kind):
         return None
-    return _plan(kind, layout, config)
+    batch, heads, _, head_dim = query_shape
+    schedule = Schedule.choose(batch * heads * layout.query_tiles, _processors(device))
+    config = _chosen(head_dim, dtype, schedule)
+    return None if config is None else _plan(kind, layout, config)
 
 
 @lru_cache(maxsize=256)
@@ -262,9 +266,9 @@ def _kernel(head_dim: int, dtype: torch.dtype, config: HopperConfig, device: int
 
 
 @cache
-def _chosen(head_dim: int, dtype: torch.dtype) -> HopperConfig | None:
+def _chosen(head_dim: int, dtype: torch.dtype, schedule: Schedule) -> HopperConfig | None:
     """The variant for these inputs; None, and a warning, if the installed Triton does not compile it."""
-    config = HopperConfig.choose(head_dim, ELEMENTS[dtype])
+    config = replace(HopperConfig.choose(head_dim, ELEMENTS[dtype]), schedule=schedule)
     try:
         hopper_binary(head_dim, dtype, config)
     except TargetError as error:
@@ -280,17 +284,27 @@ def _processors(device: torch.device) -> int:
 
 # ---------------------------------------------------------------- counters of the atomic schedule
 
-_counters: dict[tuple[int, int], torch.Tensor] = {}
+COUNTERS = 1 << 16
+"""Pairs of a device. One serves all launches of a stream, and each launch in a graph keeps one for itself."""
+
+_of_stream: dict[tuple[int, int], torch.Tensor] = {}
+_unused: dict[int, Iterator[torch.Tensor]] = {}
 
 
 def _counter(device: torch.device) -> torch.Tensor:
-    """Two zeros that no other launch uses at the same time: one pair a stream, and one for each launch in a graph.
-
-    Each launch leaves zeros.
-    """
+    """Two zeros that no other launch uses at the same time. Each launch leaves zeros."""
     if torch.cuda.is_current_stream_capturing():
-        return torch.zeros(2, dtype=torch.int32, device=device)
+        return _unused_counter(device)
     key = (device.index, current_stream(device.index))
-    if key not in _counters:
-        _counters[key] = torch.zeros(2, dtype=torch.int32, device=device)
-    return _counters[key]
+    if key not in _of_stream:
+        if device.index not in _unused:
+            _unused[device.index] = iter(torch.zeros((COUNTERS, 2), dtype=torch.int32, device=device))
+            torch.cuda.current_stream(device).synchronize()
+        _of_stream[key] = _unused_counter(device)
+    return _of_stream[key]
+
+
+def _unused_counter(device: torch.device) -> torch.Tensor:
+    """From memory that was zeroed long ago, which spares a graph the node that zeroes it; new if all that is taken."""
+    found = next(_unused.get(device.index, iter(())), None)
+    return torch.zeros(2, dtype=torch.int32, device=device) if found is None else found

@@ -31,6 +31,11 @@ class Schedule(Enum):
     ATOMIC = "atomic"
     """The next one that no program has taken, by a counter in global memory."""
 
+    @classmethod
+    def choose(cls, tiles: int, processors: int) -> Schedule:
+        """Persistent programs if there are more tiles than can be computed at once."""
+        return cls.ATOMIC if tiles > processors else cls.GRID
+
 
 @dataclass(frozen=True)
 class HopperConfig:
