@@ -65,6 +65,14 @@ def vsa(queries: int, keys: int) -> Any:
     return gym.generate_vsa_mask_mod(chosen, 16)
 
 
+def vsa_padding(keys: int) -> Any:
+    """Tiles of 16 keys, of which the last ones are padding."""
+    from attn_gym.masks.vsa import generate_vsa_padding_mask_mod
+
+    sizes = torch.randint(0, 17, (-(-keys // 16),), generator=torch.Generator().manual_seed(keys))
+    return generate_vsa_padding_mask_mod(sizes, 16)
+
+
 class Expected(NamedTuple):
     """A mask_mod for lengths, and how many intervals a row has at most."""
 
@@ -105,6 +113,7 @@ MASKS: dict[str, Expected] = {
     "jetspec training": Expected(lambda q, k: gym.generate_jetspec_training_mask_mod(50, 32), 2),
     "jetspec tree": Expected(tree, PREDICATE, ((7, 7), (31, 131))),
     "vsa": Expected(vsa, PREDICATE),
+    "vsa padding": Expected(lambda q, k: vsa_padding(k), PREDICATE),
 }
 
 
@@ -129,3 +138,22 @@ def test_equals_its_dense_mask(name: str, size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("name", MASKS)
 def test_arity(name: str) -> None:
     assert arity(cm.from_mask_mod(MASKS[name].make(300, 300))) == MASKS[name].arity
+
+
+def test_block_masks() -> None:
+    from attn_gym.masks.causal import create_causal_block_mask_fast
+    from attn_gym.masks.vsa import create_vsa_block_mask
+
+    fast = cm.from_block_mask(create_causal_block_mask_fast(1, 1, 300, 300, torch.device("cpu")))
+    assert torch.equal(fast.dense(300, 300), cm.causal().dense(300, 300))
+    check_levels(fast, 300, 300)
+    chosen = torch.tensor([[[[0, 2], [1, 2], [0, 1]]]], dtype=torch.int32)
+    seen = torch.zeros(3, 3, dtype=torch.bool).scatter(1, chosen[0, 0].long(), True)
+    expected = seen.repeat_interleave(128, 0).repeat_interleave(128, 1)
+    whole = cm.from_block_mask(create_vsa_block_mask(chosen, 128, 3))
+    assert torch.equal(whole.dense(384, 384)[0, 0], expected)
+    sizes = torch.tensor([128, 50, 128], dtype=torch.int32)
+    padded = cm.from_block_mask(create_vsa_block_mask(chosen, 128, 3, sizes), blocks=True)
+    expected[:, 128 + 50 : 256] = False
+    assert torch.equal(padded.dense(384, 384)[0, 0], expected)
+    check_levels(padded, 384, 384)
