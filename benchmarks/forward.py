@@ -3,10 +3,11 @@
     python benchmarks/forward.py --masks causal,hstu,rm,clear --lengths 8192,32768 --head-dims 128 \
         --implementations compilemask,flex-triton --output benchmarks/results/
 
-Each case runs in a process of its own with a time limit. Inside it, all implementations are checked against each
-other, then timed in rounds whose order is shuffled: a card that a light kernel left cool flatters the next one. A
-time is one replay of a CUDA graph (a plain call where a graph cannot be captured), with the L2 cache overwritten
-before it.
+Each case runs in a process of its own with a time limit. Inside it, all implementations are compiled and checked
+against each other, then timed in rounds whose order is shuffled: a card that a light kernel left cool flatters the next
+one. A time is one replay of a CUDA graph (a plain call where a graph cannot be captured), with the L2 cache overwritten
+before it. With `--together`, several cases are prepared at a time; they are timed one after the other, when no other
+process works.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import select
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import date
 from itertools import product
@@ -26,6 +29,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FLUSH_BYTES = 256 << 20
+READY = "ready"
 
 
 @dataclass(frozen=True)
@@ -109,17 +113,20 @@ def _prepare(job: Job) -> tuple[dict[tuple[str, str], Callable[[], object]], dic
             if prepared.build is not None:
                 calls[name, "mask"] = _graph(prepared.build) if prepared.capturable else prepared.build
             if prepared.both is not None:
-                calls[name, "fwd+mask"] = _graph(prepared.both)
+                calls[name, "fwd+mask"] = _graph(prepared.both) if prepared.capturable else prepared.both
         except Exception as fault:
             failed[name] = f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"[:200]
     return calls, failed, found.flops(job.batch, job.heads, job.head_dim) * 1e-12
 
 
 def run_case(job: Job) -> list[dict[str, object]]:
-    """The records of one case."""
+    """The records of one case. Says when it is ready to be timed, and waits for a line."""
     import torch
 
     calls, failed, teraflop = _prepare(job)
+    torch.cuda.synchronize()
+    print(READY, flush=True)
+    sys.stdin.readline()
     flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
     times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
     repeats = {key: 1 if _milliseconds(call, flush, 2) > 1 else 5 for key, call in calls.items()}
@@ -160,17 +167,67 @@ def header() -> dict[str, object]:
     }
 
 
-def _run_in_child(job: Job, limit: float) -> list[dict[str, object]]:
-    command = [sys.executable, str(HERE / "forward.py"), "--case", json.dumps(asdict(job))]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired:
-        return [{"mask": job.mask, "S": job.length, "D": job.head_dim, "error": f"over {limit:.0f} s"}]
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "Error" in line] or [f"exit {done.returncode}"]
-        print(done.stderr[-4000:], file=sys.stderr)
-        return [{"mask": job.mask, "S": job.length, "D": job.head_dim, "error": lines[-1][:300]}]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+class Child:
+    """The process of one case."""
+
+    def __init__(self, job: Job, limit: float) -> None:
+        self.job, self.end = job, time.monotonic() + limit
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        command = [sys.executable, str(HERE / "forward.py"), "--case", json.dumps(asdict(job))]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
+
+    def wait_until_ready(self) -> str | None:
+        """What went wrong, if anything did."""
+        return self._line_that_begins(READY)[1]
+
+    def time(self) -> list[dict[str, object]]:
+        """The records, once it is ready."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        line, fault = self._line_that_begins("[")
+        self.close()
+        return json.loads(line) if fault is None else self.failed(fault)
+
+    def failed(self, fault: str) -> list[dict[str, object]]:
+        """A record of a fault."""
+        return [{"mask": self.job.mask, "S": self.job.length, "D": self.job.head_dim, "error": fault}]
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+    def _line_that_begins(self, start: str) -> tuple[str, str | None]:
+        """A line that the process prints, and what went wrong."""
+        assert self._process.stdout is not None
+        while (left := self.end - time.monotonic()) > 0:
+            if select.select([self._process.stdout], [], [], left)[0]:
+                line = self._process.stdout.readline()
+                if line.startswith(start):
+                    return line, None
+                if not line:
+                    return "", self._last_error()
+        self.close()
+        return "", "out of time"
+
+    def _last_error(self) -> str:
+        self._errors.seek(0)
+        text = self._errors.read()
+        print(text[-4000:], file=sys.stderr)
+        lines = [line for line in text.splitlines() if "Error" in line]
+        return lines[-1][:300] if lines else f"exit {self._process.wait()}"
+
+
+def run_jobs(jobs: list[Job], together: int, limit: float) -> Iterator[list[dict[str, object]]]:
+    """The records of each case; `together` cases are prepared at a time."""
+    for start in range(0, len(jobs), together):
+        children = [Child(job, limit) for job in jobs[start : start + together]]
+        faults = [child.wait_until_ready() for child in children]
+        for child, fault in zip(children, faults, strict=True):
+            child.end = time.monotonic() + limit
+            yield child.time() if fault is None else child.failed(fault)
 
 
 def _line(record: dict[str, object]) -> str:
@@ -185,9 +242,10 @@ def _line(record: dict[str, object]) -> str:
 def _jobs(options: argparse.Namespace) -> list[Job]:
     names = tuple(options.implementations.split(","))
     grid = product(options.masks.split(","), options.lengths.split(","), options.head_dims.split(","))
+    cases = [tuple(case.split(":")) for case in options.cases.split(",")] if options.cases else grid
     return [
         Job(mask, int(length), int(dim), options.dtype, options.batch, options.heads, names, options.rounds)
-        for mask, length, dim in grid
+        for mask, length, dim in cases
     ]
 
 
@@ -197,12 +255,14 @@ def main() -> None:
     parser.add_argument("--masks", default="causal,hstu,rm,clear")
     parser.add_argument("--lengths", default="8192,32768")
     parser.add_argument("--head-dims", default="128")
+    parser.add_argument("--cases", default="", help="in place of the three above: MASK:LENGTH:HEAD_DIM,...")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--implementations", default="compilemask,flex-triton")
-    parser.add_argument("--limit", type=float, default=120, help="seconds for one case")
+    parser.add_argument("--limit", type=float, default=180, help="seconds to prepare a case, and to time it")
+    parser.add_argument("--together", type=int, default=1, help="cases that are prepared at a time")
     parser.add_argument("--output", type=Path, default=HERE / "results")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -213,10 +273,8 @@ def main() -> None:
     result = {"header": header(), "records": []}
     name = f"forward-{str(result['header']['gpu']).replace(' ', '-')}-{result['header']['date']}.json"
     options.output.mkdir(parents=True, exist_ok=True)
-    jobs = _jobs(options)
-    for number, job in enumerate(jobs, start=1):
-        started = time.monotonic()
-        records = _run_in_child(job, options.limit)
+    jobs, started = _jobs(options), time.monotonic()
+    for number, records in enumerate(run_jobs(jobs, options.together, options.limit), start=1):
         result["records"] += records
         (options.output / name).write_text(json.dumps(result, indent=1))
         print(f"[{number}/{len(jobs)}] {time.monotonic() - started:.0f} s", flush=True)

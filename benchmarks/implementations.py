@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from cases import Case
@@ -38,20 +39,19 @@ def compilemask(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -
 
 
 def _flex(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, str]) -> Prepared:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
     torch._dynamo.reset()
-    block_mask = create_block_mask(case.predicate, None, None, q.shape[2], k.shape[2], device=str(q.device))
     attend = torch.compile(flex_attention, dynamic=False, fullgraph=True)
     build_compiled = torch.compile(create_block_mask, dynamic=False)
 
-    def build() -> object:
+    def build() -> BlockMask:
         return build_compiled(case.predicate, None, None, q.shape[2], k.shape[2], device=str(q.device))
 
-    def forward() -> torch.Tensor:
+    def forward(block_mask: BlockMask) -> torch.Tensor:
         return attend(q, k, v, block_mask=block_mask, kernel_options=options or None)
 
-    return Prepared(forward, build, capturable=False)
+    return Prepared(partial(forward, build()), build, lambda: forward(build()), capturable=False)
 
 
 def flex_triton(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Prepared:
