@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import queue
 import random
-import select
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -176,6 +177,8 @@ class Child:
         command = [sys.executable, str(HERE / "forward.py"), "--case", json.dumps(asdict(job))]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
 
     def wait_until_ready(self) -> str | None:
         """What went wrong, if anything did."""
@@ -201,16 +204,22 @@ class Child:
 
     def _line_that_begins(self, start: str) -> tuple[str, str | None]:
         """A line that the process prints, and what went wrong."""
+        while True:
+            try:
+                line = self._lines.get(timeout=max(self.end - time.monotonic(), 0))
+            except queue.Empty:
+                self.close()
+                return "", "out of time"
+            if line is None:
+                return "", self._last_error()
+            if line.startswith(start):
+                return line, None
+
+    def _read(self) -> None:
         assert self._process.stdout is not None
-        while (left := self.end - time.monotonic()) > 0:
-            if select.select([self._process.stdout], [], [], left)[0]:
-                line = self._process.stdout.readline()
-                if line.startswith(start):
-                    return line, None
-                if not line:
-                    return "", self._last_error()
-        self.close()
-        return "", "out of time"
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
 
     def _last_error(self) -> str:
         self._errors.seek(0)
