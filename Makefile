@@ -1,6 +1,7 @@
 # make demo    every level of the four headline masks, then their attention checked against a dense oracle
 # make test    everything that needs no GPU
 # make check   style and types
+# make docs     the documentation as a site in build/site; needs pip install 'compilemask[docs]'
 # make fuzz     mutated IR against the parser and the passes, for SECONDS=1800
 # make fuzz-masks   20,000 random masks against brute force; COUNT=500 SEED=7 for fewer and others
 # Each sets up .venv on its first run. Use another environment with `make test PY=python STAMP=`.
@@ -17,7 +18,7 @@ PIP    := $(PY) -m pip install --disable-pip-version-check --no-input
 TYPES  := build/types
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz fuzz-masks gpu-test types clean
+.PHONY: help demo test check docs fuzz fuzz-masks gpu-test types clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -35,6 +36,15 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(PY) -m pytest tests --ignore=tests/gpu -n $(JOBS) --dist worksteal
+
+# README.md and ARCHITECTURE.md stand above docs/: links are moved with them.
+docs: $(STAMP)
+	@rm -rf build/docs && mkdir -p build/docs
+	cp -r docs build/docs/docs
+	sed 's|(ARCHITECTURE.md)|(architecture.md)|g' README.md > build/docs/index.md
+	cp ARCHITECTURE.md build/docs/architecture.md
+	$(PY) -m compilemask.tools.reference build/docs/reference --examples tests/filecheck/dialects
+	$(PY) -m mkdocs build --strict --quiet
 
 fuzz: $(STAMP)
 	$(PY) tests/fuzz_ir.py --seconds $(SECONDS)
