@@ -13,6 +13,7 @@ from sample_masks import MASKS
 import compilemask as cm
 from compilemask.dialects.semantics.tiling import EMPTY, FULL, PARTIAL, brute_force_classes
 from compilemask.tools.cli import main
+from compilemask.tools.examples import EXAMPLES
 
 LABELS = torch.tensor([3, 1, 2] * 100)
 
@@ -101,6 +102,14 @@ def test_why_a_mask_is_bounded(name: str) -> None:
 def test_reasons_of_parts_that_stay_exact_are_not_named() -> None:
     found = cm.explain(cm.where(lambda q, kv: (q - kv) % 2 == 0) & (cm.causal() | cm.cols(0, 3)), 100)
     assert found.why == ("(q - kv) % 2 repeats every 2 keys; below 16, cells are too many",)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_mask_by_name(name: str) -> None:
+    found = cm.explain(EXAMPLES[name].mask(512), 512)
+    assert found.exact == (not found.why)
+    assert found.visible_pairs == int(EXAMPLES[name].mask(512).dense(512, 512).sum())
+    assert found.partial_tiles <= found.pattern_capacity or found.patterns == "shared"
 
 
 def test_lengths_that_do_not_fit() -> None:
