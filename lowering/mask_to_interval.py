@@ -254,7 +254,9 @@ class FunctionLowering:
 
     def where(self, op: mask.WhereOp) -> SSAValue:
         """The predicate solved for the key; a `between` where that is not possible."""
-        ascending = ascending_tables(op)
+        searched = [inner.table for inner in op.body.block.ops if isinstance(inner, mask.SearchOp)]
+        numbers = [table.index for table in searched if isinstance(table, BlockArgument)]
+        ascending = {*ascending_tables(op), *numbers}
         self.ascending.update(ascending)
         sets = lower_predicate(
             op,

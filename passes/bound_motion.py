@@ -153,6 +153,8 @@ def _rises(value: SSAValue, q: SSAValue) -> bool:
             return is_ascending(op.table) and _rises(op.index, q)
         case xdsl_arith.AddiOp() | xdsl_arith.MaxSIOp() | xdsl_arith.MinSIOp() as op:
             return _rises(op.lhs, q) and _rises(op.rhs, q)
+        case xdsl_arith.SubiOp() as op:
+            return _rises(op.lhs, q) and not depends_on(of_atom(Value(op.rhs)), frozenset({q}))
         case xdsl_arith.FloorDivSIOp() as op:
             divisor = ConstantLike.get_constant_value(op.rhs)
             return isinstance(divisor, IntegerAttr) and divisor.value.data > 0 and _rises(op.lhs, q)

@@ -26,9 +26,9 @@ class _CausalBlockwise(Pointwise):
 
     def visible(self, q: Integer, kv: Integer, offsets: SymbolicTable) -> Condition:
         number = last_at_most(offsets, q)
-        begin, end = offsets[number], offsets[number + 1]
-        first = chosen(end == offsets[LIMIT], 0, begin)
-        return (begin <= q) & (q < end) & (first <= kv) & (kv <= q)
+        last = offsets[LIMIT]
+        first = chosen(offsets[number + 1] >= last, 0, offsets[number])
+        return (number >= 0) & (q < last) & (first <= kv) & (kv <= q)
 
 
 def causal_blockwise(offsets: Table) -> Mask:

@@ -14,7 +14,7 @@ from compilemask.language.extent import Extent, last_offset
 from compilemask.language.mask import Mask
 from compilemask.language.predicate import Condition, Integer, SymbolicTable
 from compilemask.language.traced import emit_where, first_at_least, larger, last_at_most
-from compilemask.language.values import Value, common_batch
+from compilemask.language.values import LIMIT, Value, common_batch
 from compilemask.language.values import offsets as checked_offsets
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class _SharedPrompts(Mask):
         number = last_at_most(packs, q)
         begin = packs[number]
         end = offsets[larger(first_at_least(offsets, begin), 0) + 1]
-        return (begin <= q) & (q < packs[number + 1]) & (begin <= kv) & (kv < end)
+        return (number >= 0) & (q < packs[LIMIT]) & (begin <= kv) & (kv < end)
 
 
 def shared_prompt(offsets: Table, packs: Table | None = None) -> Mask:

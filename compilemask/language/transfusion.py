@@ -21,13 +21,14 @@ class _Transfusion(Pointwise):
     begins: Value
     ends: Value
     LABEL: ClassVar[str] = "transfusion"
+    ASCENDING: ClassVar[tuple[str, ...]] = ("ends",)
 
     def extents(self) -> tuple[Extent, ...]:
         return (Extent("transfusion: the end of the last image", (self.ends,), last_offset),)
 
     def visible(self, q: Integer, kv: Integer, begins: SymbolicTable, ends: SymbolicTable) -> Condition:
         image = last_at_most(begins, q)
-        return kv < larger(q + 1, chosen(begins[image] <= q, ends[image], 0))
+        return kv < larger(q + 1, chosen(image >= 0, ends[image], 0))
 
 
 def transfusion(begins: Table, ends: Table) -> Mask:

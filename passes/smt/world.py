@@ -98,7 +98,7 @@ class Table:
         self.ascending = False
         self.indices: list[Term] = []
         """Where the table is looked at."""
-        world.know(self.length >= 1)
+        world.know(self.length >= 1, self.length <= FAR)  # no index is as far as the ends of a search
         world.tables.append(self)
 
     def read(self, index: Term) -> Term:
