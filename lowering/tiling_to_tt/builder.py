@@ -156,6 +156,7 @@ class KernelBuilder:
         self._blocks = [block]
         self._pools = [_ConstantPool(block)]
         self._finished = False
+        self._verified: set[Operation] = set()
         for spec, argument in zip(args, block.args, strict=True):
             argument.name_hint = spec.name
         self.args = tuple(Value(self, a.type, ssa=a) for a in block.args)
@@ -180,6 +181,7 @@ class KernelBuilder:
                 op.verify()
             except VerifyException as error:
                 raise LoweringError(str(error)) from error
+            self._verified.add(op)
         self._blocks[-1].add_op(op)
         return op
 
@@ -218,10 +220,20 @@ class KernelBuilder:
         self._finished = True
         module = ModuleOp([self.func])
         try:
-            module.verify()
+            self._verify_rest(module)
         except VerifyException as error:
             raise LoweringError(f"the kernel does not verify: {error}") from error
         return module
+
+    def _verify_rest(self, module: ModuleOp) -> None:
+        """Verify what could not be verified when it was emitted: regions, and what ends a block."""
+        for op in module.walk():
+            if op not in self._verified or op.next_op is None:
+                op.verify(verify_nested_ops=False)
+            for region in op.regions:
+                for block in region.blocks:
+                    if not block.ops:
+                        block.verify()
 
     # ------------------------------------------------------------ constants and shapes
 
