@@ -7,6 +7,7 @@ which no gradient is wanted, outside of every transformation, tracing, mode and 
 from __future__ import annotations
 
 import torch
+from torch._C._autograd import _profiler_enabled
 from torch.autograd import forward_ad
 
 _Key = torch._C.DispatchKey
@@ -41,4 +42,4 @@ def is_direct(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return False
     is_forward_mode = forward_ad._current_level >= 0
-    return not (is_forward_mode or torch.is_autocast_enabled(q.device.type) or torch._C._autograd._profiler_enabled())
+    return not (is_forward_mode or torch.is_autocast_enabled(q.device.type) or _profiler_enabled())
