@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from io import StringIO
+from itertools import count
 from threading import Lock
 from typing import Literal, overload
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from xdsl.dialects.builtin import ModuleOp
@@ -43,6 +44,10 @@ class Compiled:
         """What the parameters say about the lengths that the mask fits."""
         self.batch_shape = batch_shape(parameters)
         """(B, H) of the masks; 1 where all batches or heads share one."""
+        self.tables = [parameter.value for parameter in parameters if isinstance(parameter.value, torch.Tensor)]
+        self.handle = next(_handles)
+        """Names this object where no Python object can stand (`compiled_of`)."""
+        _by_handle[self.handle] = self
         self._is_constant = not any(parameter.is_table for parameter in parameters)
         """Whether a descriptor depends on host integers alone."""
 
@@ -66,6 +71,14 @@ class Compiled:
             known[name] = checked_parameter(name, value, known[name].is_table)
         check_values(self.name, self.program.requirements, tuple(known.values()))
         return Compiled(self.program, tuple(known.values()), limits)
+
+    def with_tables(self, tables: Sequence[torch.Tensor]) -> Compiled:
+        """The same with other tables, in the order of `tables`."""
+        if not tables:
+            return self
+        given = iter(tables)
+        parameters = (Parameter(p.name, next(given)) if p.is_table else p for p in self.parameters)
+        return Compiled(self.program, tuple(parameters), self.limits)
 
     @property
     def name(self) -> str:
@@ -201,6 +214,15 @@ class Compiled:
             f"{p.name}={p.value if isinstance(p.value, int) else list(p.value.shape)}" for p in self.parameters
         )
         return f"Compiled(@{self.name}, {values})"
+
+
+_handles = count(1)
+_by_handle: WeakValueDictionary[int, Compiled] = WeakValueDictionary()
+
+
+def compiled_of(handle: int) -> Compiled | None:
+    """The object of a handle, if it still exists."""
+    return _by_handle.get(handle)
 
 
 def _printed(module: ModuleOp) -> str:

@@ -16,6 +16,7 @@ import torch
 from compilemask.errors import GradientError
 from compilemask.runtime.attention_backward_cpu import attention_backward_cpu
 from compilemask.runtime.attention_backward_cuda import attention_backward_cuda
+from compilemask.runtime.batching import backward_vmap
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.gradient_memory import gradient_like
 
@@ -80,6 +81,7 @@ _library.impl("attention_backward", _backward_cpu, "CPU")
 _library.impl("attention_backward", _backward_cuda, "CUDA")
 torch.library.register_fake("compilemask::attention_backward", _backward_fake, lib=_library)
 torch.library.register_autograd("compilemask::attention_backward", _no_second_gradient, lib=_library)
+torch.library.register_vmap("compilemask::attention_backward", backward_vmap, lib=_library)
 
 
 def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:

@@ -14,8 +14,10 @@ import torch
 from compilemask.runtime import gradient
 from compilemask.runtime.attention_cpu import attention_cpu
 from compilemask.runtime.autocast import autocast
+from compilemask.runtime.batching import attention_vmap
 from compilemask.runtime.compiled import Compiled, compile
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.descriptor_operator import descriptor_tensors
 from compilemask.runtime.direct import is_direct
 from compilemask.runtime.hopper import attention_gpu
 from compilemask.runtime.scoring import Scoring
@@ -94,6 +96,7 @@ torch.library.register_fake("compilemask::attention", _attention_fake, lib=_libr
 torch.library.register_autograd(
     "compilemask::attention", gradient.backward, setup_context=gradient.setup_context, lib=_library
 )
+torch.library.register_vmap("compilemask::attention", attention_vmap, lib=_library)
 
 
 def _descriptor(tensors: Sequence[torch.Tensor], q: torch.Tensor, k: torch.Tensor) -> Descriptor:
@@ -126,6 +129,15 @@ def _directly(
         descriptor = _descriptor_for(mask, problem, q.device, with_gradient=False)
     backend = attention_cpu if q.device.type == "cpu" else attention_gpu
     return backend(q, k, v, descriptor, scale)
+
+
+def _tensors_for(
+    mask: Mask | Compiled, problem: Problem, device: torch.device, with_gradient: bool
+) -> list[torch.Tensor]:
+    """The mask's descriptor as the operator takes it. torch.compile traces that of a compiled mask."""
+    if torch.compiler.is_compiling() and isinstance(mask, Compiled):
+        return descriptor_tensors(mask, problem.queries, problem.keys, device, gradient=with_gradient)
+    return _untraced(mask, problem, device, with_gradient).tensors
 
 
 _untraced = cast("Callable[..., Descriptor]", torch.compiler.disable(_descriptor_for))
@@ -205,9 +217,11 @@ def attention(
     if score is not None:
         check_no_gradient(q, k, v, *scoring.tensors)
     with_gradient = needs_gradient(q, k, v)
-    if not isinstance(mask, Descriptor):
-        mask = _untraced(mask, problem, q.device, with_gradient)
-    elif with_gradient:
-        check_transposed(mask)
-    out, lse = torch.ops.compilemask.attention(q, k, v, mask.tensors, scale, *scoring)
+    if isinstance(mask, Descriptor):
+        if with_gradient:
+            check_transposed(mask)
+        tensors = mask.tensors
+    else:
+        tensors = _tensors_for(mask, problem, q.device, with_gradient)
+    out, lse = torch.ops.compilemask.attention(q, k, v, tensors, scale, *scoring)
     return (out, lse) if return_lse else out

@@ -177,8 +177,17 @@ def check_score(score: Score, problem: Problem, where: torch.device, return_lse:
 
 
 def needs_gradient(*tensors: torch.Tensor) -> bool:
-    """Whether a gradient will be expected."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    """Whether a gradient will be expected, or may be: torch.vmap hides whether one is.
+
+    Raises GradientError inside torch.func.grad, which takes no operators of others.
+    """
+    if not torch.is_grad_enabled():
+        return False
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        if any(torch._C._functorch.is_gradtrackingtensor(tensor) for tensor in tensors):
+            raise GradientError("attention cannot stand in torch.func.grad; use torch.autograd.grad")
+        return True
+    return any(tensor.requires_grad for tensor in tensors)
 
 
 def check_transposed(descriptor: Descriptor) -> None:
