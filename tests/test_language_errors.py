@@ -211,3 +211,9 @@ def test_a_string_that_is_not_closed_is_found_at_once() -> None:
 def test_a_module_holds_one_block(body: str) -> None:
     with pytest.raises(cm.IRError, match=r":1:1: builtin\.module holds one block, this one [02]"):
         parse_module(f'"builtin.module"() ({body}) : () -> ()')
+
+
+def test_a_fault_in_a_function_without_a_name_has_a_place() -> None:
+    text = '"interval.func"() ({\n^bb0(%q: i32):\n  "interval.member"(%q, %q) : (i32, i32) -> ()\n}) : () -> ()'
+    with pytest.raises(cm.IRError, match=r":3:3: .*expects parent op 'interval.family'"):
+        parse_module(text)

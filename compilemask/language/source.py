@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from typing_extensions import override
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError
@@ -182,7 +182,8 @@ def _message(error: Exception, op: Operation) -> str:
         function = function.parent_op()
     if function is None or function is op:
         return text
-    return f"{text} (in {function.name} @{function.sym_name.data})"
+    name = function.properties.get("sym_name")  # the function itself has not been verified yet
+    return f"{text} (in {function.name} @{name.data})" if isinstance(name, StringAttr) else text
 
 
 def _check_order(source: Source, block: Block, known: set[SSAValue]) -> None:

@@ -190,7 +190,7 @@ def _built(module: ModuleOp, arguments: Sequence[Argument], queries: int, keys: 
     if not kernels:
         return program.build_on_cpu(layout, parameters)
     buffer = torch.full((layout.words,), -1, dtype=torch.int32)
-    tables: dict[int | float, NDArray[Any]] = {
+    tables: dict[object, NDArray[Any]] = {
         p.value.data_ptr(): p.value.numpy().ravel() for p in parameters if isinstance(p.value, torch.Tensor)
     }
     given = kernel_arguments(buffer, layout, parameters)
