@@ -44,6 +44,9 @@ class Driver:
         self.contexts.append(context.value)
         return 0
 
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: int) -> int:
+        return _put(context, 7)
+
     def cuModuleLoadData(self, module: Any, image: bytes) -> int:
         return _put(module, 8)
 
@@ -138,7 +141,7 @@ def test_old_tensor_maps_are_forgotten(fake: Driver, monkeypatch: pytest.MonkeyP
 
 
 def test_errors_of_the_driver_are_raised(fake: Driver) -> None:
-    kernel = Kernel(_binary(HopperConfig()), str)
+    kernel = Kernel(_binary(HopperConfig()), str, 0)
     fake.status = 700
     with pytest.raises(DeviceError, match=r"encode a tensor map .*: CUDA_ERROR_FAKE \(700\)"):
         maps_of(half(1, 1, 8, 64), 64)(16)
@@ -147,7 +150,7 @@ def test_errors_of_the_driver_are_raised(fake: Driver) -> None:
 
 
 def test_a_thread_without_a_context_gets_that_of_the_kernel(fake: Driver) -> None:
-    kernel = Kernel(_binary(HopperConfig()), str)
+    kernel = Kernel(_binary(HopperConfig()), str, 0)
     call = partial(kernel, (1, 1, 1), 0, [b""] * 4 + [0] * 14 + [1.0])
     for _ in range(2):
         call()
@@ -155,7 +158,9 @@ def test_a_thread_without_a_context_gets_that_of_the_kernel(fake: Driver) -> Non
     with ThreadPoolExecutor(1) as pool:
         for _ in range(2):
             pool.submit(call).result()
-    assert fake.contexts == [7]
+        assert fake.contexts == [7]
+        pool.submit(Kernel, _binary(HopperConfig()), str, 0).result()
+    assert fake.contexts == [7, 7]
 
 
 def _binary(config: HopperConfig) -> Binary:
@@ -171,7 +176,7 @@ def test_arguments_of_a_launch(fake: Driver, schedule: Schedule, monkeypatch: py
     config = HopperConfig(schedule=schedule)
     counter = torch.zeros(2, dtype=torch.int32)
     hopper._plan.cache_clear()
-    monkeypatch.setattr(hopper, "_kernel", lambda *_: Kernel(_binary(config), str))
+    monkeypatch.setattr(hopper, "_kernel", lambda *_: Kernel(_binary(config), str, 0))
     monkeypatch.setattr(hopper, "_counter", lambda _: counter)
     monkeypatch.setattr(hopper, "_processors", lambda _: 5)
     q, k, v = half(2, 6, 300, 128), half(2, 3, 500, 128), half(2, 3, 500, 128)

@@ -86,7 +86,7 @@ def kernels_for(sources: Sequence[Source], device: torch.device, options: Option
             # The current device decides where the driver loads a binary.
             with torch.cuda.device(device):
                 for (key, source), binary in zip(missing, binaries, strict=True):
-                    _kernels[key] = Kernel(binary, source.text)
+                    _kernels[key] = Kernel(binary, source.text, device.index)
         return [_kernels[key] for key in keys]
 
 

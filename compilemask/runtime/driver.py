@@ -27,6 +27,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuGetErrorName": (c_int, POINTER(c_char_p)),
     "cuCtxGetCurrent": (POINTER(c_void_p),),
     "cuCtxSetCurrent": (c_void_p,),
+    "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
     "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
@@ -57,13 +58,14 @@ def check(status: int, what: str) -> None:
 
 
 class Kernel:
-    """A kernel loaded on the current device. `text` gives its IR, which observers of launches may ask for."""
+    """A kernel loaded on a device, the current one. `text` gives its IR, which observers of launches may ask for."""
 
-    def __init__(self, binary: Binary, text: Callable[[], str]) -> None:
+    def __init__(self, binary: Binary, text: Callable[[], str], device: int) -> None:
         cu = library()
         self.binary, self.text = binary, text
         self._context, module, self._function = c_void_p(), c_void_p(), c_void_p()
-        check(cu.cuCtxGetCurrent(byref(self._context)), "tell its context")
+        check(cu.cuDevicePrimaryCtxRetain(byref(self._context), device), f"give the context of device {device}")
+        self._ensure_context()
         check(cu.cuModuleLoadData(byref(module), binary.cubin), f"load the kernel {binary.name}")
         check(cu.cuModuleGetFunction(byref(self._function), module, binary.name.encode()), f"find {binary.name}")
         shared = cu.cuFuncSetAttribute(self._function, MAX_DYNAMIC_SHARED_SIZE_BYTES, binary.shared_bytes)
@@ -87,11 +89,15 @@ class Kernel:
             check(status, f"launch {binary.name}")
 
     def _memory_of_thread(self) -> tuple[Any, Any]:
-        """Memory for arguments, and pointers into it; makes the device's context that of a thread which has none."""
+        """Memory for arguments, and pointers into it."""
+        self._ensure_context()
+        buffer = ctypes.create_string_buffer(self._packed.size)
+        start, offsets = ctypes.addressof(buffer), self.binary.offsets
+        return buffer, (c_void_p * len(offsets))(*(start + offset for offset in offsets))
+
+    def _ensure_context(self) -> None:
+        """Makes the device's context that of a thread which has none, as those that compute gradients may."""
         context = c_void_p()
         check(library().cuCtxGetCurrent(byref(context)), "tell its context")
         if not context:
             check(library().cuCtxSetCurrent(self._context), "set its context")
-        buffer = ctypes.create_string_buffer(self._packed.size)
-        start, offsets = ctypes.addressof(buffer), self.binary.offsets
-        return buffer, (c_void_p * len(offsets))(*(start + offset for offset in offsets))

@@ -262,7 +262,7 @@ def hopper_binary(head_dim: int, dtype: torch.dtype, config: HopperConfig) -> Bi
 def _kernel(head_dim: int, dtype: torch.dtype, config: HopperConfig, device: int) -> Kernel:
     binary = hopper_binary(head_dim, dtype, config)
     with torch.cuda.device(device):
-        return Kernel(binary, partial(hopper_text, head_dim, dtype, config))
+        return Kernel(binary, partial(hopper_text, head_dim, dtype, config), device)
 
 
 @cache
