@@ -1,0 +1,1 @@
+"""Compiled masks in other libraries: each module imports its library, which must be installed."""
