@@ -50,8 +50,9 @@ def run(
     seed: int = 0,
     heads_together: int = 1,
     kernel: ModuleOp | None = None,
+    **more: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """out and lse of a kernel, in memory that was full of NaN."""
+    """out and lse of a kernel, in memory that was full of NaN; `more` are arguments behind the others."""
     batch, heads = q.shape[:2]
     out, lse = q.new_full(q.shape, torch.nan), torch.full(q.shape[:3], torch.nan)
     layout = descriptor.layout
@@ -68,7 +69,7 @@ def run(
         scale,
     ]
     names = [argument.name for argument in kernel_arguments(config)]
-    arguments = dict(zip(names, values, strict=True))
+    arguments = dict(zip(names, values, strict=True)) | more
     tiles = layout.query_tiles * batch * heads
     kernel = kernel_of(q.shape[3], q.dtype, config) if kernel is None else kernel
     run_kernel(kernel, min(PROGRAMS, tiles) if config.is_persistent else tiles, arguments, seed=seed)

@@ -167,8 +167,9 @@ class ScoreRegion:
         kb = self.kb
         of_register, of_lane = key & ~LANE_BITS, key & LANE_BITS
         of_lane = of_lane + (first_key - self._first_row)
-        parts = (kb.cast(of_register, f32), kb.cast(of_lane, f32), -kb.cast(self._row, f32))
-        distance = Sum(None, None, parts)
+        # One part: multiples of the constants alone would be kept in registers across the loop, one for each key.
+        of_key = kb.cast(of_register, f32) + kb.cast(of_lane, f32)
+        distance = Sum(None, None, (of_key, -kb.cast(self._row, f32)))
         return distance if sign > 0 else distance.times(kb.constant(-1.0, f32))
 
     def _product(self, factors: list[tuple[type[Operation], SSAValue]]) -> Value | None:

@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from compilemask.dialects import tiling
 from compilemask.errors import LoweringError
+from compilemask.lowering.tiling_to_tt.attention_score import score_arguments
 from compilemask.lowering.tiling_to_ttg.attention_config import (
     CONSUMERS,
     SHARED_MEMORY,
@@ -34,11 +35,9 @@ NAME = "attention"
 def emit(op: tiling.AttentionOp, config: HopperConfig, name: str = NAME) -> ModuleOp:
     """A verified module in Triton-GPU IR with the kernel of this attention. Raises LoweringError if there is none."""
     check_supported(op.head_dim, op.element_type)
-    if op.score.blocks:
-        raise LoweringError("no Hopper kernel for attention with a score region")
     if config.shared_bytes(op.head_dim) > SHARED_MEMORY:
         raise LoweringError(f"{config} needs {config.shared_bytes(op.head_dim)} bytes of shared memory")
-    kb = GpuKernelBuilder(name, kernel_arguments(config))
+    kb = GpuKernelBuilder(name, [*kernel_arguments(config), *score_arguments(op)])
     frame = open_frame(kb, op, config)
     with kb.warp_specialize() as roles:
         with roles.default():

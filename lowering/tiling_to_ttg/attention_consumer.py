@@ -14,15 +14,8 @@ from xdsl.dialects.builtin import f32, i32
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
-from compilemask.lowering.tiling_to_ttg.attention_softmax import (
-    Softmax,
-    advance,
-    as_operand,
-    factor,
-    masked,
-    pattern_words,
-    start,
-)
+from compilemask.lowering.tiling_to_ttg.attention_score import Scoring
+from compilemask.lowering.tiling_to_ttg.attention_softmax import Softmax, as_operand, pattern_words
 from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile
 from compilemask.lowering.tiling_to_ttg.builder import slice_of
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer, Product
@@ -53,6 +46,7 @@ class Result(NamedTuple):
     softmax: Softmax
     acc: Product
     count: Value
+    scoring: Scoring
 
 
 class _Values(NamedTuple):
@@ -85,6 +79,10 @@ class _Patterns:
         """Of the index-th partial tile; 0 if there is none."""
         kb = self.frame.kb
         return kb.load(self.pairs + index * 2 + 1, self.tile.n_partial > index, 0)
+
+    def key_tile(self, index: Value) -> Value:
+        """Of the index-th partial tile, which exists."""
+        return self.frame.kb.load(self.pairs + index * 2)
 
     def words(self, index: Value | int, number: Value | None = None) -> Value:
         """[64, 4] of the index-th partial tile, whose pattern has this number; 0 if there is none."""
@@ -124,28 +122,49 @@ def consume(frame: Frame, turns: Turns, tile: Tile, progress: Progress) -> Resul
     query = frame.query[part].reshape(ROWS, frame.head_dim)
     frame.query_full[part].wait(progress.tiles % 2)
     patterns = _Patterns(frame, part, tile)
+    scoring = Scoring(frame, part, tile)
     words, following = patterns.words(1), patterns.number(2)
-    state = _first_visit(frame, turns, tile, query, progress.visits)
+    state = _first_visit(frame, turns, tile, query, progress.visits, scoring)
     with kb.for_loop(1, tile.n_partial, 1, [*state, words, following]) as partial:
         *before, words, following = partial.carried
         ahead = patterns.words(partial.index + 1, following), patterns.number(partial.index + 2)
         values = _partial_values(frame, tile, progress, partial.index - 1)
-        partial.yield_(*_visit(frame, turns, query, State(*before), values, words), *ahead)
+        key_tile = patterns.key_tile(partial.index) if scoring.needs_keys else None
+        after = _visit(frame, turns, query, State(*before), values, scoring, key_tile, words)
+        partial.yield_(*after, *ahead)
     if frame.config.clean_values:
         with kb.if_else(tile.cleaned(frame) > 0) as some, some.then():
             _partial_values(frame, tile, progress, tile.n_partial - 1).wait(frame)
-    taken = kb.cast(tile.n_partial == 0, i32)
-    with kb.for_loop(taken, tile.n_full, 1, partial.results[: len(state)]) as full:
-        before = State(*full.carried)
-        full.yield_(*_visit(frame, turns, query, before, _Values(*frame.place(before.count - 1))))
-    state = State(*full.results)
+    state = _full_visits(frame, turns, tile, query, State(*partial.results[: len(state)]), scoring)
     if frame.config.is_persistent:
         frame.query_empty[part].arrive()
     acc = _weigh_values(frame, state, _Values(*frame.place(state.count - 1)))
-    return Result(state.softmax, acc, state.count)
+    return Result(state.softmax, acc, state.count, scoring)
 
 
-def _first_visit(frame: Frame, turns: Turns, tile: Tile, query: Buffer, count: Value) -> State:
+def _full_visits(frame: Frame, turns: Turns, tile: Tile, query: Buffer, state: State, scoring: Scoring) -> State:
+    """Visits the full tiles behind the first visit; run by run only if it matters which they are."""
+    kb = frame.kb
+    taken = kb.cast(tile.n_partial == 0, i32)
+
+    def visit(before: State, key_tile: Value | None) -> State:
+        return _visit(frame, turns, query, before, _Values(*frame.place(before.count - 1)), scoring, key_tile)
+
+    if not scoring.needs_keys:
+        with kb.for_loop(taken, tile.n_full, 1, state) as full:
+            full.yield_(*visit(State(*full.carried), None))
+        return State(*full.results)
+    runs = tile.pairs(frame) + tile.n_partial * 2
+    with kb.for_loop(0, tile.n_runs, 1, [*state, taken]) as each_run:
+        *before, taken = each_run.carried
+        first, end = (kb.load(runs + each_run.index * 2 + word) for word in range(2))
+        with kb.for_loop(first + taken, end, 1, before) as full:
+            full.yield_(*visit(State(*full.carried), full.index))
+        each_run.yield_(*full.results, kb.constant(0, i32))
+    return State(*each_run.results[: len(state)])
+
+
+def _first_visit(frame: Frame, turns: Turns, tile: Tile, query: Buffer, count: Value, scoring: Scoring) -> State:
     """Scores and weights of the first tile of keys, masked even if it is full; all masked if there is none."""
     kb = frame.kb
     is_partial = tile.n_partial > 0
@@ -153,32 +172,39 @@ def _first_visit(frame: Frame, turns: Turns, tile: Tile, query: Buffer, count: V
     words = pattern_words(frame, turns.part, tile.first_pattern, is_partial, everything)
     product = _multiply(frame, turns, query, count)
     turns.give()
-    scores = masked(frame, kb.warp_group_dot_wait(product), words)
+    scores = scoring.scored(kb.warp_group_dot_wait(product), tile.first_key_tile, words)
     _release_key(frame, count)
-    after, weights, _ = advance(frame, start(frame), scores, factor(frame), is_masked=True)
+    after, weights, _ = scoring.weigh(scoring.start(), scores, is_masked=True)
     acc = kb.zeros((ROWS, frame.head_dim), f32, frame.layouts.output)
     return State(*after, acc, as_operand(frame, weights), count + 1)
 
 
 def _visit(
-    frame: Frame, turns: Turns, query: Buffer, state: State, values: _Values, words: Value | None = None
+    frame: Frame,
+    turns: Turns,
+    query: Buffer,
+    state: State,
+    values: _Values,
+    scoring: Scoring,
+    key_tile: Value | None,
+    words: Value | None = None,
 ) -> State:
     """Scores of a tile of keys, and beside their softmax the product of the last weights with their values."""
     kb, count = frame.kb, state.count
     product = _multiply(frame, turns, query, count)
     acc = _weigh_values(frame, state, values)
     turns.give()
-    scores = kb.warp_group_dot_wait(product, pending=1)
+    products = kb.warp_group_dot_wait(product, pending=1)
     _release_key(frame, count)
-    if words is not None:
-        scores = masked(frame, scores, words)
-    after, weights, fade = advance(frame, state.softmax, scores, factor(frame), is_masked=words is not None)
+    scores = scoring.scored(products, key_tile, words)
+    after, weights, fade = scoring.weigh(state.softmax, scores, is_masked=words is not None)
     operand = as_operand(frame, weights)
     if frame.config.hold_softmax:
         values.wait(frame)
     total = finish_product(frame, acc, count - 1)
-    by_row = kb.convert_layout(fade, slice_of(frame.layouts.output, 1))[:, None]
-    return State(*after, total * by_row, operand, count + 1)
+    if fade is not None:
+        total = total * kb.convert_layout(fade, slice_of(frame.layouts.output, 1))[:, None]
+    return State(*after, total, operand, count + 1)
 
 
 def _multiply(frame: Frame, turns: Turns, query: Buffer, count: Value) -> Product:

@@ -19,6 +19,11 @@ LN_2 = math.log(2)
 def store(frame: Frame, part: int, tile: Tile, valid: Value, result: Result) -> None:
     """Stores rows that exist; NaN if the tile is not valid."""
     kb = frame.kb
+    if result.scoring.is_pointwise:
+        weight = result.scoring.output_factor()
+        first_row = tile.index * TILE + part * ROWS
+        _store_out(frame, part, tile, first_row, kb.where(valid, weight, math.nan), result)
+        return
     total = kb.convert_layout(kb.reduce(result.softmax.total, 1, "sum"), frame.layouts.rows)
     empty = total == 0.0
     first_row = tile.index * TILE + part * ROWS
@@ -26,7 +31,13 @@ def store(frame: Frame, part: int, tile: Tile, valid: Value, result: Result) -> 
     weight = kb.where(empty, 0.0, 1.0 / kb.where(empty, 1.0, total))
     weight = kb.where(valid, weight, math.nan)
     by_row = kb.convert_layout(weight, slice_of(frame.layouts.output, 1))[:, None]
-    out = finish_product(frame, result.acc, result.count - 1) * by_row
+    _store_out(frame, part, tile, first_row, by_row, result)
+
+
+def _store_out(frame: Frame, part: int, tile: Tile, first_row: Value, weight: Value, result: Result) -> None:
+    """Stores the output times a weight, a number or one per row."""
+    kb = frame.kb
+    out = finish_product(frame, result.acc, result.count - 1) * weight
     buffer = frame.out[part]
     if frame.config.is_persistent:
         kb.store_wait()

@@ -58,7 +58,9 @@ def run_consumer(frame: Frame, part: int) -> None:
     turns = Turns(frame, part)
 
     def work(tile: Tile, progress: Progress) -> None:
-        valid = (tile.n_partial >= 0) & (kb.arg("scale") >= 0.0)
+        valid = tile.n_partial >= 0
+        if not frame.op.score.blocks:
+            valid = valid & (kb.arg("scale") >= 0.0)
         tile = tile.without_faults(frame)
         store(frame, part, tile, valid, consume(frame, turns, tile, progress))
 

@@ -33,10 +33,14 @@ def factor(frame: Frame) -> Value:
     return kb.maximum(kb.arg("scale") * LOG2_E, SMALLEST_FACTOR, propagate_nan=True)
 
 
-def start(frame: Frame) -> Softmax:
-    """Of rows that have seen nothing."""
+def start(frame: Frame, logit: Value | None = None) -> Softmax:
+    """Of rows that have seen nothing, or a sink with a logit in base 2; the four lanes of a row share its weight."""
     kb, layouts = frame.kb, frame.layouts
-    return Softmax(kb.full((ROWS,), -math.inf, f32, layouts.rows), kb.zeros((ROWS, PATTERN_WORDS), f32, layouts.lanes))
+    peak = kb.full((ROWS,), -math.inf if logit is None else logit, f32, layouts.rows)
+    if logit is None:
+        return Softmax(peak, kb.zeros((ROWS, PATTERN_WORDS), f32, layouts.lanes))
+    weight = kb.where(logit == -math.inf, 0.0, 1.0 / PATTERN_WORDS)
+    return Softmax(peak, kb.full((ROWS, PATTERN_WORDS), weight, f32, layouts.lanes))
 
 
 def pattern_words(frame: Frame, part: int, pattern: Value, exists: Value, other: Value | int = 0) -> Value:
@@ -49,8 +53,8 @@ def pattern_words(frame: Frame, part: int, pattern: Value, exists: Value, other:
     return kb.load(address, exists, other)
 
 
-def masked(frame: Frame, scores: Value, words: Value) -> Value:
-    """Scores where the pair is visible, else -inf."""
+def masked(frame: Frame, scores: Value, words: Value, hidden: float = -math.inf) -> Value:
+    """Scores where the pair is visible, else `hidden`."""
     kb, quads = frame.kb, frame.layouts.quads
     octet = kb.arange(0, TILE // 8, slice_of(slice_of(slice_of(quads, 3), 2), 0))
     column = kb.arange(0, 2, slice_of(slice_of(slice_of(quads, 2), 1), 0))
@@ -58,7 +62,7 @@ def masked(frame: Frame, scores: Value, words: Value) -> Value:
     bit = kb.constant(1, i32) << (octet * 2 + column)
     visible = (words[:, None, :][:, :, :, None] & bit) != 0
     flat = kb.convert_layout(kb.reshape(visible, (ROWS, TILE)), frame.layouts.scores)
-    return kb.where(flat, scores, -math.inf)
+    return kb.where(flat, scores, hidden)
 
 
 def advance(
