@@ -20,6 +20,7 @@ from compilemask.errors import LoweringError
 from compilemask.language.mask import Mask
 from compilemask.lowering.tiling_to_tt.attention import attention_module, attention_op
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule, emit
+from compilemask.lowering.tiling_to_ttg.attention_config import kernel_head_dim
 from compilemask.lowering.tiling_to_ttg.attention_frame import kernel_arguments
 from compilemask.runtime import compile
 from compilemask.runtime.descriptor import Descriptor
@@ -71,7 +72,7 @@ def run(
     names = [argument.name for argument in kernel_arguments(config)]
     arguments = dict(zip(names, values, strict=True)) | more
     tiles = layout.query_tiles * batch * heads
-    kernel = kernel_of(q.shape[3], q.dtype, config) if kernel is None else kernel
+    kernel = kernel_of(kernel_head_dim(q.shape[3]) or 0, q.dtype, config) if kernel is None else kernel
     run_kernel(kernel, min(PROGRAMS, tiles) if config.is_persistent else tiles, arguments, seed=seed)
     if counter:
         assert not counter[0].any()
@@ -92,7 +93,7 @@ def check(
     heads_together: int = 1,
 ) -> None:
     """Attention of random inputs, NaN in all keys and values that nobody sees, against the oracle."""
-    config = HopperConfig.choose(head_dim, ELEMENT[dtype]) if config is None else config
+    config = HopperConfig.choose(kernel_head_dim(head_dim) or 0, ELEMENT[dtype]) if config is None else config
     scale = 1 / math.sqrt(head_dim)
     q, k, v = random_inputs(batch, *heads, queries, keys, head_dim, dtype)
     visible = mask.dense(queries, keys)
@@ -127,6 +128,11 @@ def test_lengths(name: str, queries: int, keys: int) -> None:
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_types_and_head_dims(dtype: torch.dtype, head_dim: int) -> None:
     check(compilemask.causal() & compilemask.window(200), 300, 300, head_dim=head_dim, dtype=dtype)
+
+
+@pytest.mark.parametrize("head_dim", [8, 40, 96, 120])
+def test_columns_that_the_kernel_has_and_the_tensors_have_not(head_dim: int) -> None:
+    check(compilemask.causal(), 200, 200, head_dim=head_dim)
 
 
 def test_full_tiles_without_partial_ones() -> None:

@@ -220,7 +220,10 @@ def test_which_inputs_take_the_hopper_kernel(monkeypatch: pytest.MonkeyPatch) ->
     assert has_hopper_kernel(x, x, x)
     assert not has_hopper_kernel(x, x, half(1, 2, 10, 132)[..., :128])
     assert not has_hopper_kernel(x.float(), x.float(), x.float())
-    assert not has_hopper_kernel(*[half(1, 2, 10, 96)] * 3)
+    assert has_hopper_kernel(*[half(1, 2, 10, 96)] * 3)
+    assert has_hopper_kernel(*[half(1, 2, 10, 8)] * 3)
+    assert not has_hopper_kernel(*[half(1, 2, 1, 12)] * 3)
+    assert not has_hopper_kernel(*[half(1, 2, 10, 136)] * 3)
     monkeypatch.setattr(hopper, "target_of", lambda _: Target("cuda", 100))
     assert not has_hopper_kernel(x, x, x)
 
@@ -241,7 +244,7 @@ def test_what_triton_cannot_compile_falls_back(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(hopper, "hopper_binary", fail)
     hopper._chosen.cache_clear()
     with pytest.warns(RuntimeWarning, match="portable kernel: no"):
-        assert hopper._chosen(128, torch.bfloat16, Schedule.GRID) is None
+        assert hopper._chosen(128, torch.bfloat16, Schedule.GRID, "") is None
     hopper._chosen.cache_clear()
 
 

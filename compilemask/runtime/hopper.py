@@ -14,7 +14,7 @@ from compilemask.errors import TargetError
 from compilemask.lowering.descriptor_layout import Layout
 from compilemask.lowering.tiling_to_tt.attention import attention_module, attention_op
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule, emit
-from compilemask.lowering.tiling_to_ttg.attention_config import HEAD_DIMS, ROWS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, kernel_head_dim
 from compilemask.runtime import disk_cache
 from compilemask.runtime.attention_cuda import ELEMENTS, WORD, attention_cuda
 from compilemask.runtime.binary import Binary
@@ -23,7 +23,7 @@ from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.driver import Argument, Kernel
 from compilemask.runtime.hopper_compile import HOPPER, compile_gpu_text, gpu_text
 from compilemask.runtime.launch import current_stream, launch
-from compilemask.runtime.scoring import UNMODIFIED, Scoring
+from compilemask.runtime.scoring import UNMODIFIED, Scoring, score_op
 from compilemask.runtime.tensor_map import TensorMaps, is_aligned, is_readable
 
 CACHED_BYTES = 36 << 20
@@ -40,17 +40,17 @@ def attention_gpu(
     scoring: Scoring = UNMODIFIED,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out [B, Hq, Sq, D] in the input type and lse [B, Hq, Sq] in float32. Does not wait. Takes checked arguments."""
-    if not scoring.text and is_aligned(query, key, value):
-        plan = _chosen_plan(*_kind(query, key, value), descriptor.layout)
+    if is_aligned(query, key, value):
+        plan = _chosen_plan(*_kind(query, key, value), descriptor.layout, scoring.text)
         if plan is not None:
-            return _attention(plan, query, key, value, descriptor, scale)
+            return _attention(plan, query, key, value, descriptor, scale, scoring)
     return attention_cuda(query, key, value, descriptor, scale, scoring)
 
 
 def has_hopper_kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     """Whether these are inputs that the Hopper kernel takes, on a GPU that runs it.
 
-    It takes float16 and bfloat16, D 64 or 128, and tensors that TMA can read: starts and strides are multiples of 16
+    It takes float16 and bfloat16, D up to 128 in multiples of 8, and tensors that TMA can read: starts and strides are multiples of 16
     bytes, and the last dimension is contiguous.
     """
     return is_aligned(query, key, value) and _is_supported(_kind(query, key, value))
@@ -76,10 +76,12 @@ def _attention(
     value: torch.Tensor,
     descriptor: Descriptor,
     scale: float,
+    scoring: Scoring = UNMODIFIED,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     lse = torch.empty(query.shape[:3], dtype=torch.float32, device=plan.device)
-    plan.launch(query, key, value, out, lse, descriptor, scale)()
+    scoring = scoring.for_kernels() if scoring.text else scoring
+    plan.launch(query, key, value, out, lse, descriptor, scale, scoring)()
     return out, lse
 
 
@@ -103,7 +105,7 @@ def _kind(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Kind:
 
 
 def _is_supported(kind: Kind) -> bool:
-    if kind.dtype not in DTYPES or kind.query_shape[-1] not in HEAD_DIMS or target_of(kind.device) != HOPPER:
+    if kind.dtype not in DTYPES or kernel_head_dim(kind.query_shape[-1]) is None or target_of(kind.device) != HOPPER:
         return False
     keys = kind.key_shape
     inputs = ((kind.query_shape, kind.query_stride), (keys, kind.key_stride), (keys, kind.value_stride))
@@ -146,6 +148,7 @@ class Plan(NamedTuple):
         lse: torch.Tensor,
         descriptor: Descriptor,
         scale: float,
+        scoring: Scoring = UNMODIFIED,
     ) -> Launch:
         """The launch for these tensors; out and lse are contiguous."""
         query_map, key_map, value_map, out_map = self.maps
@@ -161,6 +164,7 @@ class Plan(NamedTuple):
             *([] if counter is None else [counter.data_ptr()]),
             *self.numbers,
             scale,
+            *(scoring.kernel_arguments() if scoring.text else ()),
         ]
         return Launch(self.kernel, self.programs, arguments, self.device, counter)
 
@@ -175,6 +179,7 @@ def _chosen_plan(
     dtype: torch.dtype,
     device: torch.device,
     layout: Layout,
+    score: str,
 ) -> Plan | None:
     """The plan for these inputs; None if the Hopper kernel does not take them."""
     kind = Kind(query_shape, query_stride, key_shape, key_stride, value_stride, dtype, device)
@@ -182,13 +187,13 @@ def _chosen_plan(
         return None
     batch, heads, _, head_dim = query_shape
     schedule = Schedule.choose(batch * heads * layout.query_tiles, _processors(device))
-    config = _chosen(head_dim, dtype, schedule)
-    return None if config is None else _plan(kind, layout, config)
+    config = _chosen(head_dim, dtype, schedule, score)
+    return None if config is None else _plan(kind, layout, config, score)
 
 
 @lru_cache(maxsize=256)
-def _plan(kind: Kind, layout: Layout, config: HopperConfig) -> Plan:
-    """The plan of a variant."""
+def _plan(kind: Kind, layout: Layout, config: HopperConfig, score: str = "") -> Plan:
+    """The plan of a variant, for a structure of scores."""
     batch, heads, queries, head_dim = kind.query_shape
     key_heads, device = kind.key_shape[1], kind.device
     all_heads = batch * heads
@@ -206,7 +211,7 @@ def _plan(kind: Kind, layout: Layout, config: HopperConfig) -> Plan:
         *(all_heads, heads_together(kind.key_shape, kind.dtype.itemsize, heads, all_heads)),
     )
     return Plan(
-        kernel=_kernel(head_dim, kind.dtype, config, device.index),
+        kernel=_kernel(kernel_head_dim(head_dim) or head_dim, kind.dtype, config, score, device.index),
         programs=min(tiles, _processors(device)) if config.is_persistent else tiles,
         maps=maps,
         sections=tuple(WORD * x for x in (layout.order, layout.visits, layout.patterns, layout.columns)),
@@ -242,35 +247,37 @@ def heads_together(key_shape: Sequence[int], size: int, heads: int, all_heads: i
 # ---------------------------------------------------------------- kernels
 
 
-def hopper_text(head_dim: int, dtype: torch.dtype, config: HopperConfig) -> str:
-    """A variant of the kernel in Triton-GPU IR. Raises LoweringError if there is none."""
-    return gpu_text(emit(attention_op(attention_module(head_dim, ELEMENTS[dtype])), config))
+def hopper_text(head_dim: int, dtype: torch.dtype, config: HopperConfig, score: str = "") -> str:
+    """A variant of the kernel, for a structure of scores, in Triton-GPU IR. Raises LoweringError if there is none."""
+    module = attention_module(head_dim, ELEMENTS[dtype], score=score_op(score))
+    return gpu_text(emit(attention_op(module), config))
 
 
 @lru_cache(maxsize=64)
-def hopper_binary(head_dim: int, dtype: torch.dtype, config: HopperConfig) -> Binary:
+def hopper_binary(head_dim: int, dtype: torch.dtype, config: HopperConfig, score: str = "") -> Binary:
     """A compiled variant of the kernel. Needs no GPU. Raises LoweringError or TargetError if there is none."""
-    name = f"attention {head_dim} {dtype} {config}"
+    name = f"attention {head_dim} {dtype} {config} {score}"
     found = disk_cache.find(name, HOPPER)
     if found is None:
-        found = compile_gpu_text(hopper_text(head_dim, dtype, config))
+        found = compile_gpu_text(hopper_text(head_dim, dtype, config, score))
         disk_cache.keep(name, HOPPER, found)
     return found
 
 
 @lru_cache(maxsize=64)
-def _kernel(head_dim: int, dtype: torch.dtype, config: HopperConfig, device: int) -> Kernel:
-    binary = hopper_binary(head_dim, dtype, config)
+def _kernel(head_dim: int, dtype: torch.dtype, config: HopperConfig, score: str, device: int) -> Kernel:
+    binary = hopper_binary(head_dim, dtype, config, score)
     with torch.cuda.device(device):
-        return Kernel(binary, partial(hopper_text, head_dim, dtype, config), device)
+        return Kernel(binary, partial(hopper_text, head_dim, dtype, config, score), device)
 
 
 @cache
-def _chosen(head_dim: int, dtype: torch.dtype, schedule: Schedule) -> HopperConfig | None:
+def _chosen(head_dim: int, dtype: torch.dtype, schedule: Schedule, score: str) -> HopperConfig | None:
     """The variant for these inputs; None, and a warning, if the installed Triton does not compile it."""
-    config = replace(HopperConfig.choose(head_dim, ELEMENTS[dtype]), schedule=schedule)
+    dim = kernel_head_dim(head_dim) or head_dim
+    config = replace(HopperConfig.choose(dim, ELEMENTS[dtype]), schedule=schedule)
     try:
-        hopper_binary(head_dim, dtype, config)
+        hopper_binary(dim, dtype, config, score)
     except TargetError as error:
         warnings.warn(f"attention uses the portable kernel: {error}", RuntimeWarning, stacklevel=2)
         return None

@@ -15,6 +15,8 @@ ROWS = 64
 """Rows of a warpgroup: those of one wgmma."""
 CONSUMERS = TILE // ROWS
 HEAD_DIMS = (64, 128)
+COLUMNS = 8
+"""Head dimensions are a multiple of it: rows are a multiple of 16 bytes."""
 SHARED_MEMORY = 227 * 1024
 """Bytes that a program may have on sm_90."""
 BARRIER_BYTES = 1024
@@ -80,6 +82,12 @@ class HopperConfig:
         if head_dim == 128:
             return cls()
         return cls(stages=4, consumer_registers=232, producer_registers=40)
+
+
+def kernel_head_dim(head_dim: int) -> int | None:
+    """D of the kernel that takes this head dimension: TMA reads columns behind the last as 0 and does not write them."""
+    fitting = (dim for dim in HEAD_DIMS if head_dim <= dim)
+    return None if head_dim % COLUMNS else next(fitting, None)
 
 
 def check_supported(head_dim: int, element_type: AnyFloat) -> None:

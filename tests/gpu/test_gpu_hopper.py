@@ -102,6 +102,13 @@ def test_masks(name: str, dim: int) -> None:
         check(name, (4, 2), queries, keys, dim, torch.bfloat16, batch=2)
 
 
+@pytest.mark.parametrize("dim", [8, 32, 80, 96, 120])
+def test_head_dims_between(dim: int) -> None:
+    config = variant("atomic", 64 if dim < 64 else 128, torch.float16)
+    for name in ("causal", "shared prompt"):
+        check(name, (4, 2), 300, 300, dim, torch.float16, batch=2, config=config)
+
+
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("chosen", VARIANTS)
 @pytest.mark.parametrize("name", ["causal", "shared prompt", "full"])

@@ -26,14 +26,32 @@ for mask in masks:
     assert cm.attention(q, k, v, mask).isfinite().all()
 torch.cuda.synchronize()
 """
+HEADLINES = """
+import torch
+import compilemask as cm
+
+length = 1000
+masks = [
+    cm.causal(),
+    cm.hstu(800, 100),
+    cm.shared_prompt(torch.tensor([0, 120, 500, 700, 1000], dtype=torch.int32, device="cuda")),
+    cm.clear(20, 24, 6, 500),
+]
+for dim in (64, 128):
+    q, k, v = (torch.randn(1, 4, length, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    for mask in masks:
+        assert cm.attention(q, k, v, mask).isfinite().all()
+torch.cuda.synchronize()
+"""
 
 
-def test_nothing_is_read_outside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [SCRIPT, HEADLINES], ids=["tables", "headlines"])
+def test_nothing_is_read_outside(text: str, tmp_path: Path) -> None:
     sanitizer = shutil.which("compute-sanitizer", path="/usr/local/cuda/bin") or shutil.which("compute-sanitizer")
     if sanitizer is None:
         pytest.skip("compute-sanitizer is not installed")
     script = tmp_path / "attend.py"
-    script.write_text(SCRIPT)
+    script.write_text(text)
     command = [sanitizer, "--error-exitcode", "9", sys.executable, str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
