@@ -31,6 +31,10 @@ from pathlib import Path
 HERE = Path(__file__).parent
 FLUSH_BYTES = 256 << 20
 READY = "ready"
+WORK = {"fwd": 1.0, "fwd+mask": 1.0, "bwd": 2.5, "step": 3.5}
+"""Work of each pass in units of the forward pass: the backward pass has five products for its two."""
+Calls = dict[tuple[str, str], Callable[[], object]]
+"""What is timed, by implementation and pass."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ def _milliseconds(call: Callable[[], object], flush: object, repeats: int) -> fl
     return statistics.median(times)
 
 
-def _prepare(job: Job) -> tuple[dict[tuple[str, str], Callable[[], object]], dict[str, str], float]:
+def _prepare(job: Job) -> tuple[Calls, dict[str, str], float]:
     """Calls by (implementation, pass), what failed by implementation, and the forward pass's visible TFLOP."""
     import torch
     from cases import case
@@ -99,7 +103,7 @@ def _prepare(job: Job) -> tuple[dict[tuple[str, str], Callable[[], object]], dic
     q, k, v = (
         torch.randn(shape, device="cuda", dtype=getattr(torch, job.dtype), generator=generator) for _ in range(3)
     )
-    calls: dict[tuple[str, str], Callable[[], object]] = {}
+    calls: Calls = {}
     failed: dict[str, str] = {}
     reference = None
     for name in job.implementations:
@@ -120,11 +124,11 @@ def _prepare(job: Job) -> tuple[dict[tuple[str, str], Callable[[], object]], dic
     return calls, failed, found.flops(job.batch, job.heads, job.head_dim) * 1e-12
 
 
-def run_case(job: Job) -> list[dict[str, object]]:
+def run_case(job: Job, prepare: Callable[[Job], tuple[Calls, dict[str, str], float]]) -> list[dict[str, object]]:
     """The records of one case. Says when it is ready to be timed, and waits for a line."""
     import torch
 
-    calls, failed, teraflop = _prepare(job)
+    calls, failed, teraflop = prepare(job)
     torch.cuda.synchronize()
     print(READY, flush=True)
     sys.stdin.readline()
@@ -140,9 +144,9 @@ def run_case(job: Job) -> list[dict[str, object]]:
         median = statistics.median(values)
         record = {**common, "pass": kind, "impl": name}
         record |= {"ms_median": median, "ms_min": min(values), "ms_max": max(values)}
-        record["tflops_visible"] = None if kind == "mask" else teraflop / median * 1e3
+        record["tflops_visible"] = WORK[kind] * teraflop / median * 1e3 if kind in WORK else None
         records.append(record)
-    return records + [{**common, "pass": "fwd", "impl": name, "error": text} for name, text in failed.items()]
+    return records + [{**common, "impl": name, "error": text} for name, text in failed.items()]
 
 
 # ---- the run ----
@@ -171,10 +175,10 @@ def header() -> dict[str, object]:
 class Child:
     """The process of one case."""
 
-    def __init__(self, job: Job, limit: float) -> None:
+    def __init__(self, job: Job, limit: float, script: Path) -> None:
         self.job, self.end = job, time.monotonic() + limit
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        command = [sys.executable, str(HERE / "forward.py"), "--case", json.dumps(asdict(job))]
+        command = [sys.executable, str(script), "--case", json.dumps(asdict(job))]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -229,10 +233,10 @@ class Child:
         return lines[-1][:300] if lines else f"exit {self._process.wait()}"
 
 
-def run_jobs(jobs: list[Job], together: int, limit: float) -> Iterator[list[dict[str, object]]]:
+def run_jobs(jobs: list[Job], together: int, limit: float, script: Path) -> Iterator[list[dict[str, object]]]:
     """The records of each case; `together` cases are prepared at a time."""
     for start in range(0, len(jobs), together):
-        children = [Child(job, limit) for job in jobs[start : start + together]]
+        children = [Child(job, limit, script) for job in jobs[start : start + together]]
         faults = [child.wait_until_ready() for child in children]
         for child, fault in zip(children, faults, strict=True):
             child.end = time.monotonic() + limit
@@ -258,9 +262,13 @@ def _jobs(options: argparse.Namespace) -> list[Job]:
     ]
 
 
-def main() -> None:
-    """Run the cases, print a line per record and write the JSON file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def main(
+    name: str = "forward",
+    script: Path = Path(__file__),
+    prepare: Callable[[Job], tuple[Calls, dict[str, str], float]] = _prepare,
+) -> None:
+    """Run the cases of a benchmark, print a line per record and write the JSON file."""
+    parser = argparse.ArgumentParser(description=f"Times the {name} pass side by side with its peers.")
     parser.add_argument("--masks", default="causal,hstu,rm,clear")
     parser.add_argument("--lengths", default="8192,32768")
     parser.add_argument("--head-dims", default="128")
@@ -277,15 +285,15 @@ def main() -> None:
     options = parser.parse_args()
     if options.case:
         job = json.loads(options.case)
-        print(json.dumps(run_case(Job(**{**job, "implementations": tuple(job["implementations"])}))))
+        print(json.dumps(run_case(Job(**{**job, "implementations": tuple(job["implementations"])}), prepare)))
         return
     result = {"header": header(), "records": []}
-    name = f"forward-{str(result['header']['gpu']).replace(' ', '-')}-{result['header']['date']}.json"
+    file = f"{name}-{str(result['header']['gpu']).replace(' ', '-')}-{result['header']['date']}.json"
     options.output.mkdir(parents=True, exist_ok=True)
     jobs, started = _jobs(options), time.monotonic()
-    for number, records in enumerate(run_jobs(jobs, options.together, options.limit), start=1):
+    for number, records in enumerate(run_jobs(jobs, options.together, options.limit, script), start=1):
         result["records"] += records
-        (options.output / name).write_text(json.dumps(result, indent=1))
+        (options.output / file).write_text(json.dumps(result, indent=1))
         print(f"[{number}/{len(jobs)}] {time.monotonic() - started:.0f} s", flush=True)
         print("\n".join(map(_line, records)), flush=True)
 

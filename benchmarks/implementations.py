@@ -1,9 +1,9 @@
-"""What forward benchmarks compare: each implementation prepares a case once and then runs one call."""
+"""What benchmarks compare: each implementation prepares a case once and then runs one call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -30,12 +30,20 @@ class Prepared:
 def compilemask(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Prepared:
     """This project."""
     compiled = cm.compile(case.mask)
-    descriptor = compiled.program.build(compiled.parameters, q.shape[2], k.shape[2], q.device)
 
     def build() -> cm.Descriptor:
-        return compiled.program.build(compiled.parameters, q.shape[2], k.shape[2], q.device)
+        # Not `compiled.descriptor`: it keeps what depends on host integers alone.
+        descriptor = _built(compiled, q.shape[2], k.shape[2], q.device)
+        if not q.requires_grad:
+            return descriptor
+        return replace(descriptor, transposed=_built(compiled.transposed, k.shape[2], q.shape[2], q.device))
 
+    descriptor = build()
     return Prepared(lambda: cm.attention(q, k, v, descriptor), build, lambda: cm.attention(q, k, v, build()))
+
+
+def _built(compiled: cm.Compiled, rows: int, columns: int, device: torch.device) -> cm.Descriptor:
+    return compiled.program.build(compiled.parameters, rows, columns, device)
 
 
 def _flex(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, str]) -> Prepared:
