@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import re
 import shlex
@@ -89,3 +90,12 @@ def test_links_and_paths_exist(document: Path) -> None:
 
 if __name__ == "__main__":
     (ROOT / "README.md").write_text(with_current_ir((ROOT / "README.md").read_text()))
+
+
+def test_the_table_of_benchmarks_is_that_of_the_results() -> None:
+    spec = importlib.util.spec_from_file_location("table", ROOT / "benchmarks" / "table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    table = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(table)
+    assert table.PAGE.read_text() == table.page()

@@ -1,0 +1,120 @@
+"""Writes docs/benchmarks.md from the JSON files under benchmarks/results/.
+
+python benchmarks/table.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+OURS = "compilemask"
+PEERS = ("fa4", "cudnn", "flex-fa4", "flex-triton")
+MASKS = {
+    "causal": "causal",
+    "hstu": "HSTU",
+    "rm": "shared prompt",
+    "clear": "CLEAR, r = 16",
+    "window": "window 1024",
+    "documents": "8 causal documents",
+}
+INTRODUCTION = """# Benchmarks
+
+Written by `python benchmarks/table.py` from [benchmarks/results](../benchmarks/results). Times are medians in
+milliseconds over rounds in which all implementations take turns in shuffled order, each time one replay of a CUDA
+graph (a plain call where a graph cannot be captured) behind an overwritten L2 cache. A factor says how many times as
+long the peer takes: above 1, this project is faster. TFLOP/s count visible pairs only. `fa4` is FlashAttention 4
+alone and `cudnn` is cuDNN's attention, both for causal masks only; `flex-fa4` and `flex-triton` are FlexAttention's
+backends.
+"""
+Record = dict[str, Any]
+
+
+def newest(kind: str) -> Path | None:
+    """The newest file of results of a kind."""
+    return max(HERE.glob(f"results/{kind}-*.json"), key=lambda path: path.stem[-10:], default=None)
+
+
+def _key(record: Record) -> tuple[Any, ...]:
+    return record["D"], list(MASKS).index(record["mask"]), -record["S"]
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [columns, ["---" for _ in columns], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.4f}" if value < 0.1 else f"{value:.3f}"
+
+
+def _compared(records: list[Record], kind: str) -> str:
+    """Our times of a pass beside those of the peers."""
+    times = {(*_key(r), r["impl"]): r for r in records if r.get("pass") == kind and "error" not in r}
+    ours = sorted((r for key, r in times.items() if key[-1] == OURS), key=_key)
+    peers = [name for name in PEERS if any(key[-1] == name for key in times)]
+    rows = []
+    for mine in ours:
+        cells = [str(mine["D"]), MASKS[mine["mask"]], str(mine["S"]), _milliseconds(mine["ms_median"])]
+        if kind == "fwd":
+            cells.append(f"{mine['tflops_visible']:.0f}")
+        for name in peers:
+            peer = times.get((*_key(mine), name))
+            factor = "" if peer is None else f"{peer['ms_median'] / mine['ms_median']:.2f}"
+            cells += ["", ""] if peer is None else [_milliseconds(peer["ms_median"]), factor]
+        rows.append(cells)
+    rate = ["TFLOP/s"] if kind == "fwd" else []
+    return _table(["D", "mask", "length", OURS, *rate, *[x for name in peers for x in (name, "factor")]], rows)
+
+
+def _builds(records: list[Record]) -> str:
+    builds = [r for r in records if r.get("pass") == "mask"]
+    lengths = sorted({r["S"] for r in builds})
+    rows = []
+    for mask in dict.fromkeys(r["mask"] for r in builds):
+        by_length = {r["S"]: r for r in builds if r["mask"] == mask}
+        found = [by_length[length] for length in lengths]
+        rows.append([MASKS[mask], *(f"{r['ms_median'] * 1e3:.1f} us, {r['MiB']:.2f} MiB" for r in found)])
+    return _table(["mask", *map(str, lengths)], rows)
+
+
+def _overheads(records: list[Record]) -> str:
+    rows = []
+    for r in records:
+        if r.get("pass") != "mask" and "error" not in r:
+            time = r["ms_median"]
+            rows.append(
+                [r["pass"], r.get("mask", ""), r["impl"], f"{time * 1e3:.1f} us" if time < 1 else f"{time / 1e3:.2f} s"]
+            )
+    return _table(["what", "mask", "", "time"], rows)
+
+
+def _header(results: dict[str, Any]) -> str:
+    head = results["header"]
+    return f"{head['gpu']}, {head['date']}: torch {head['torch']}, Triton {head['triton']}.\n"
+
+
+def page() -> str:
+    """The page's text."""
+    parts = [INTRODUCTION]
+    if (path := newest("forward")) is not None:
+        results = json.loads(path.read_text())
+        parts += ["## Forward, bf16, 16 heads\n", _header(results), _compared(results["records"], "fwd")]
+        parts += ["### With the mask built anew in each step\n", _compared(results["records"], "fwd+mask")]
+    if (path := newest("overheads")) is not None:
+        results = json.loads(path.read_text())
+        parts += ["## Around the kernel\n", _header(results)]
+        parts += ["Building a mask on the GPU for new lengths, and its memory:\n", _builds(results["records"])]
+        parts += [
+            "Host time of a call, and what passes until a new process has a first result, with cold or warm caches:\n",
+            _overheads(results["records"]),
+        ]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
