@@ -38,7 +38,7 @@ NUMBERS = ("0", "1", "-1", "127", "128", "2147483647", "-2147483648", "429496729
 SLOW = ("prove",)
 """Passes that ask a solver: they run on fewer modules."""
 LIMIT_SECONDS = 20
-"""How long one module may take; a pass that takes longer is a finding."""
+"""Processor time that one module may take; a pass that takes longer is a finding."""
 LONGEST = 20_000
 """Characters of the longest text that is mutated."""
 
@@ -196,18 +196,18 @@ def _describe(text: str, passes: Sequence[str]) -> str:
 
 @contextmanager
 def time_limit(seconds: int) -> Iterator[None]:
-    """Raises TooSlow in the main thread after so many seconds."""
+    """Raises TooSlow in the main thread after so many seconds of processor time: other processes do not count."""
 
     def late(*_: object) -> None:
         raise TooSlow(f"more than {seconds} s")
 
-    previous = signal.signal(signal.SIGALRM, late)
-    signal.alarm(seconds)
+    previous = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, previous)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, previous)
 
 
 def try_triton(text: str) -> tuple[str, str | None]:

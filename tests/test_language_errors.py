@@ -207,10 +207,10 @@ def test_a_string_that_is_not_closed_is_found_at_once() -> None:
     assert time.perf_counter() - start < 5
 
 
-@pytest.mark.parametrize("body", ["{\n}", "{\n^a:\n^b:\n}"])
+@pytest.mark.parametrize("body", [" ({\n})", " ({\n^a:\n^b:\n})", ""])
 def test_a_module_holds_one_block(body: str) -> None:
-    with pytest.raises(cm.IRError, match=r":1:1: builtin\.module holds one block, this one [02]"):
-        parse_module(f'"builtin.module"() ({body}) : () -> ()')
+    with pytest.raises(cm.IRError, match=r":1:1: builtin\.module holds one region of one block, this one [02] blocks"):
+        parse_module(f'"builtin.module"(){body} : () -> ()')
 
 
 def test_a_fault_in_a_function_without_a_name_has_a_place() -> None:

@@ -144,8 +144,9 @@ def _verify(source: Source) -> None:
     """Verifies operations inside out, so that the first fault is the innermost one, then the order of definitions."""
     for op in _inside_out(source.module):
         if isinstance(op, ModuleOp):
-            if len(op.body.blocks) != 1:
-                source.fail(f"{op.name} holds one block, this one {len(op.body.blocks)}", op)
+            blocks = sum(len(region.blocks) for region in op.regions)
+            if len(op.regions) != 1 or blocks != 1:
+                source.fail(f"{op.name} holds one region of one block, this one {blocks} blocks", op)
             _check_names(source, op)
         try:
             op.verify()
