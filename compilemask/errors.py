@@ -51,7 +51,7 @@ class ScoreError(CompileMaskError, ValueError):
 
 
 class GradientError(CompileMaskError, NotImplementedError):
-    """A gradient was asked for, and attention has none."""
+    """A gradient was asked for that attention does not have, or without the descriptor that it follows."""
 
 
 class MaskError(CompileMaskError, ValueError):
