@@ -79,7 +79,7 @@ from compilemask.dialects.tiling_score import (
 
 @irdl_attr_definition
 class ShapeAttr(ParametrizedAttribute):
-    """Rows and keys of a tile: `#tiling.shape<128 x 128>`. Rows must be a power of two, keys must be 128."""
+    """Rows and keys of a tile: `#tiling.shape<128 x 128>`. Rows must be a multiple of 16, keys must be 128."""
 
     name = "tiling.shape"
     rows: IntAttr
@@ -104,8 +104,8 @@ class ShapeAttr(ParametrizedAttribute):
 
     def verify(self) -> None:
         rows, keys = self.rows.data, self.keys.data
-        if rows < 16 or rows & (rows - 1) or keys != 128:
-            raise VerifyException(f"a tile of {rows} x {keys}: rows must be a power of two >= 16 and keys 128")
+        if rows < 16 or rows % 16 or keys != 128:
+            raise VerifyException(f"a tile of {rows} x {keys}: rows must be a multiple of 16 and keys 128")
 
 
 @irdl_attr_definition

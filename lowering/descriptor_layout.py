@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import gcd
 
 from compilemask.dialects.tiling import ReserveAttr
 from compilemask.errors import DescriptorError
@@ -30,6 +31,17 @@ MAX_WORDS = 2**31 - 1
 def ceil_div(a: int, b: int) -> int:
     """a / b rounded up, b > 0."""
     return -(-a // b)
+
+
+def diagonal_unit(rows: int) -> int:
+    """Positions by which diagonals are numbered: tiles of `rows` queries and of keys start at multiples of it."""
+    return gcd(rows, KEYS)
+
+
+def diagonal_steps(rows: int) -> list[int]:
+    """A step for each slot of shared patterns that a bound q + c has: the slot holds diagonal (c + step) / unit."""
+    unit = diagonal_unit(rows)
+    return [min(unit * (i + 1) - KEYS, rows - 1) for i in range((rows + KEYS) // unit)]
 
 
 @dataclass(frozen=True)
@@ -124,10 +136,10 @@ class Room:
     moving_bounds: int = 0
 
     def partial_tiles(
-        self, query_tiles: int, key_tiles: int, pitch: int | None = None, touched: int | None = None
+        self, query_tiles: int, key_tiles: int, pitch: int | None = None, touched: int | None = None, rows: int = 128
     ) -> int:
-        """Upper bound on the partial tiles of one mask; `pitch` is the raster's line length if the reserve counts
-        lines, `touched` what `most_partial_tiles` found if the reserve is unknown.
+        """Upper bound on the partial tiles of one mask in tiles of so many `rows`, as in the tiling; `pitch` is the
+        raster's line length if the reserve counts lines, `touched` what `most_partial_tiles` found if it is unknown.
         """
         everything = query_tiles * key_tiles
         if self.reserve.is_unknown:
@@ -136,8 +148,8 @@ class Room:
         if lines := self.reserve.lines.data:
             if pitch is None or pitch < 1:
                 return everything
-            # The rows of one query tile lie on ceil(127 / pitch) + 1 lines; the window reaches `lines` of them further.
-            reach = (lines + ceil_div(KEYS - 1, pitch) + 1) * pitch
+            # The rows of a query tile lie on ceil((R - 1) / pitch) + 1 lines; the window reaches `lines` further.
+            reach = (lines + ceil_div(rows - 1, pitch) + 1) * pitch
             per_query += ceil_div(reach, KEYS) + 1
         return min(everything, per_query * query_tiles + self.reserve.per_key_tile.data * key_tiles)
 
@@ -153,10 +165,10 @@ class Room:
     ) -> Layout:
         """The layout for `batch` x `heads` masks over `queries` x `keys` positions."""
         query_tiles, key_tiles = ceil_div(queries, rows), ceil_div(keys, KEYS)
-        partial = self.partial_tiles(query_tiles, key_tiles, pitch, touched)
+        partial = self.partial_tiles(query_tiles, key_tiles, pitch, touched, rows)
         # A run starts behind a partial tile, or where a part of the set starts at a tile boundary in every row.
         starts = self.parts + self.reserve.lines.data + 2
         runs = min(partial + starts * query_tiles, query_tiles * ceil_div(key_tiles, 2))
-        patterns = 4 * self.moving_bounds + 1 if self.shared else partial
+        patterns = 2 * len(diagonal_steps(rows)) * self.moving_bounds + 1 if self.shared else partial
         masks = batch * heads
         return Layout(batch, heads, queries, keys, rows, masks * (partial + runs), masks * patterns, self.shared)

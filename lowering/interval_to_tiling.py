@@ -83,9 +83,9 @@ def moving_bounds(func: interval.FuncOp) -> list[SSAValue]:
 # ---- attributes ----
 
 
-def _reserve(func: interval.FuncOp, form: NormalForm, bounds: Bounds) -> tiling.ReserveAttr:
-    """Room for partial tiles, from how the bounds of the function move."""
-    motion = bound_motion.Motion(func.body.block.args[0])
+def _reserve(func: interval.FuncOp, form: NormalForm, bounds: Bounds, rows: int) -> tiling.ReserveAttr:
+    """Room for partial tiles, from how the bounds of the function move over tiles of so many rows."""
+    motion = bound_motion.Motion(func.body.block.args[0], rows)
     for item in form.ranges:
         motion.add(lift(bounds, item.lo))
         motion.add(lift(bounds, item.hi))
@@ -102,7 +102,7 @@ def _reserve(func: interval.FuncOp, form: NormalForm, bounds: Bounds) -> tiling.
         return tiling.ReserveAttr(per_query, per_key, lines, pitch.index)  # type: ignore[attr-defined]
     if isinstance(pitch.owner, xdsl_arith.ConstantOp) and isinstance(pitch.owner.value, IntegerAttr):
         width = max(pitch.owner.value.value.data, 1)
-        reach = (lines + ceil_div(KEYS - 1, width) + 1) * width
+        reach = (lines + ceil_div(rows - 1, width) + 1) * width
         return tiling.ReserveAttr(per_query + ceil_div(reach, KEYS) + 1, per_key)
     return tiling.ReserveAttr.unknown()
 
@@ -143,7 +143,7 @@ def tiling_function(func: interval.FuncOp, rows: int = 128) -> tiling.FuncOp:
     attributes = {
         "shape": tiling.ShapeAttr(rows, KEYS),
         "patterns": tiling.PatternsAttr(_patterns(func, form, bounds)),
-        "reserve": _reserve(func, form, bounds),
+        "reserve": _reserve(func, form, bounds, rows),
     }
     return tiling.FuncOp(
         symbol + SUFFIX, FunctionType.from_lists(inputs, [tiling.RunsType()]), Region(block), attributes

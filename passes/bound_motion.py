@@ -5,14 +5,14 @@ Take one bound over the rows of a query tile. The key tiles that it makes partia
 largest value there. In each row a bound has the value of one of its *leaves* (bounds.leaves); where minima and maxima
 change from one leaf to another, what lies in between is covered by the motion of one of the two, and where a
 condition switches, it is at most every key tile, once. So it is enough to count leaves and switches, each distinct
-one once for the whole mask:
+one once for the whole mask. In tiles of R rows, which start at multiples of u = gcd(R, 128):
 
 | leaf | key tiles made partial |
 |---|---|
 | 0 | none |
 | the same on all rows | 1 per query tile |
-| q + c, c = 0 or 1 modulo the tile | 1 per query tile |
-| q + c | 2 per query tile |
+| q + c, c = 0 or 1 modulo u | ceil((R + 128 - u) / 128) per query tile: 1 for R = 128, 2 for R = 192 |
+| q + c | ceil((R + 126) / 128) per query tile: 2 for R = 128, 3 for R = 192 |
 | never falling, or never rising | 1 per query tile, and 1 per key tile in all |
 """
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import gcd
 
 from xdsl.dialects import arith as xdsl_arith
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr
@@ -42,18 +43,35 @@ from compilemask.passes.bounds import (
 )
 
 TILE = 128
+"""Keys of a tile."""
 
 
 @dataclass
 class Motion:
-    """Distinct leaves and switches of some bounds, as what they cost; `known` is false if one of them moves in an
-    unknown way.
+    """Distinct leaves and switches of some bounds, as what they cost in tiles of so many rows; `known` is false if one
+    of them moves in an unknown way.
     """
 
     q: SSAValue
+    rows: int = 128
     known: bool = True
     _per_query: dict[object, int] = field(default_factory=dict)
     _per_key: dict[object, int] = field(default_factory=dict)
+
+    @property
+    def unit(self) -> int:
+        """Query tiles and key tiles start at multiples of it."""
+        return gcd(self.rows, TILE)
+
+    @property
+    def on_aligned_diagonal(self) -> int:
+        """Partial tiles per query tile of a bound q + c that is 0 or 1 modulo the unit."""
+        return -(-(self.rows + TILE - self.unit) // TILE)
+
+    @property
+    def on_diagonal(self) -> int:
+        """Partial tiles per query tile of any bound q + c."""
+        return -(-(self.rows + TILE - 2) // TILE)
 
     @property
     def per_query_tile(self) -> int:
@@ -81,8 +99,10 @@ class Motion:
             return
         offset = leaf - of_atom(Value(self.q))
         if not self._varies(offset):
-            aligned = offset.is_constant and offset.constant % TILE in (0, 1)
-            self._per_query[("diagonal", offset.constant // TILE) if aligned else leaf] = 1 if aligned else 2
+            if offset.is_constant and offset.constant % self.unit in (0, 1):
+                self._per_query["diagonal", offset.constant // self.unit] = self.on_aligned_diagonal
+            else:
+                self._per_query[leaf] = self.on_diagonal
         elif _direction(leaf, self.q) is not None:
             self._per_query[leaf] = self._per_key[leaf] = 1
         else:

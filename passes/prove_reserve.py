@@ -12,7 +12,7 @@ from itertools import chain
 from xdsl.ir import SSAValue
 
 from compilemask.dialects import interval
-from compilemask.passes.bound_motion import TILE, Motion
+from compilemask.passes.bound_motion import Motion
 from compilemask.passes.bounds import (
     All,
     Condition,
@@ -32,8 +32,10 @@ from compilemask.passes.smt.library import Term, z3
 from compilemask.passes.smt.world import World
 
 
-def reserve_claims(func: interval.FuncOp, name: str) -> list[Claim]:
-    """What must hold of the bounds of an interval function for which room is reserved by the tiling function `name`."""
+def reserve_claims(func: interval.FuncOp, name: str, height: int) -> list[Claim]:
+    """What must hold of the bounds of an interval function for which room is reserved by the tiling function `name`,
+    in tiles of `height` rows.
+    """
     root = func.body.block.last_op
     assert isinstance(root, interval.ReturnOp)
     if isinstance(root.value.owner, interval.BetweenOp):
@@ -42,7 +44,7 @@ def reserve_claims(func: interval.FuncOp, name: str) -> list[Claim]:
     ranges = [part for part in parts_of(root.value) if isinstance(part, interval.RangeOp)]
     values = list(dict.fromkeys(chain.from_iterable((item.lo, item.hi) for item in ranges)))
     split = {value: leaves(lift(bounds, value)) for value in values}
-    motion = Motion(func.body.block.args[0])
+    motion = Motion(func.body.block.args[0], height)
     for value in values:
         motion.add(lift(bounds, value))
     if not motion.known or not values:
@@ -55,7 +57,7 @@ def reserve_claims(func: interval.FuncOp, name: str) -> list[Claim]:
         return z3().And(*[_is_leaf(row, value, some) for value, (some, _) in split.items()])
 
     def moves(rows: list[Row]) -> Term:
-        kinds = [_moves(rows, leaf, motion.q) for leaf in found]
+        kinds = [_moves(rows, leaf, motion) for leaf in found]
         return z3().And(*kinds, *[_switches(rows, condition, motion.q) for condition in conditions])
 
     return [
@@ -91,24 +93,25 @@ def _is_leaf(row: Row, value: SSAValue, found: list[Expr]) -> Term:
     return z3().Or(*[row.values[value] == term(row, leaf) for leaf in found])
 
 
-def _moves(rows: list[Row], leaf: Expr, q: SSAValue) -> Term:
-    """The line of the table that the leaf is counted by. That it always rises or always falls is a claim about any two
-    pairs of rows: the one rises or the other falls.
+def _moves(rows: list[Row], leaf: Expr, whole: Motion) -> Term:
+    """A line of the table by which the leaf is counted as here, or as less. That it always rises or always falls is a
+    claim about any two pairs of rows: the one rises or the other falls.
     """
     a, b, c, d = (term(row, leaf) for row in rows)
-    motion = Motion(q)
+    motion = Motion(whole.q, whole.rows)
     motion.add(leaf)
+    if motion.per_key_tile:
+        return z3().Or(a <= b, c >= d)
+    if motion.per_query_tile == 0:
+        return a == 0
     offset = c - rows[2].q
     diagonal = offset == d - rows[3].q
-    match motion.per_query_tile, motion.per_key_tile:
-        case 0, 0:
-            return a == 0
-        case 1, 0:
-            return z3().Or(a == b, z3().And(diagonal, offset % TILE <= 1))
-        case 2, 0:
-            return diagonal
-        case _:
-            return z3().Or(a <= b, c >= d)
+    kinds = [a == b]
+    if motion.per_query_tile >= motion.on_aligned_diagonal:
+        kinds.append(z3().And(diagonal, offset % motion.unit <= 1))
+    if motion.per_query_tile >= motion.on_diagonal:
+        kinds.append(diagonal)
+    return z3().Or(*kinds)
 
 
 def _switches(rows: list[Row], condition: Condition, q: SSAValue) -> Term:

@@ -126,7 +126,7 @@ def tiling_claims(func: tiling.FuncOp, module: ModuleOp) -> list[Claim]:
     ]
     if any(isinstance(op, tiling.ClassifyOp) and op.envelopes for op in func.body.block.ops):
         claims.insert(2, claim("cover", "no row sees a key outside all covers", _cover))
-    return claims if func.reserve.is_unknown else [*claims, *reserve_claims(callee, name)]
+    return claims if func.reserve.is_unknown else [*claims, *reserve_claims(callee, name, func.shape.rows.data)]
 
 
 def _once(tile: Tile) -> Term:

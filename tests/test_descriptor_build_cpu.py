@@ -19,14 +19,14 @@ from compilemask.runtime.program import rows_of_mask
 LENGTHS = [(1, 1), (17, 300), (128, 128), (137, 137), (400, 256), (300, 1000), (1025, 640)]
 
 
-def roomy(queries: int, keys: int, masks: int = 1) -> Layout:
-    every = ceil_div(queries, 128) * ceil_div(keys, 128)
-    return Layout(1, masks, queries, keys, 128, masks * 2 * every, masks * every, shared=False)
+def roomy(queries: int, keys: int, masks: int = 1, rows: int = 128) -> Layout:
+    every = ceil_div(queries, rows) * ceil_div(keys, 128)
+    return Layout(1, masks, queries, keys, rows, masks * 2 * every, masks * every, shared=False)
 
 
-def built(name: str, queries: int, keys: int) -> Descriptor:
+def built(name: str, queries: int, keys: int, rows: int = 128) -> Descriptor:
     sample = SAMPLES[name]
-    layout = roomy(queries, keys)
+    layout = roomy(queries, keys, rows=rows)
     return build_cpu.build(layout, [rows_of_mask(sample.func, sample.parameters(queries, keys), layout)])
 
 
@@ -38,9 +38,10 @@ def dense(name: str, queries: int, keys: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("queries", "keys"), LENGTHS)
+@pytest.mark.parametrize("rows", [128, 192])
 @pytest.mark.parametrize("name", SAMPLES)
-def test_exact(name: str, queries: int, keys: int) -> None:
-    check_against_dense(built(name, queries, keys), dense(name, queries, keys))
+def test_exact(name: str, rows: int, queries: int, keys: int) -> None:
+    check_against_dense(built(name, queries, keys, rows), dense(name, queries, keys))
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from descriptor_checks import check_against_dense
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sample_masks import MASKS, random_offsets
 from strategies import Case, cases
@@ -67,12 +68,13 @@ def build(
     return Descriptor(torch.from_numpy(buffer), layout)
 
 
-def check_equal(mask: Mask, queries: int, keys: int) -> None:
+def check_equal(mask: Mask, queries: int, keys: int, rows: int = 128) -> None:
     """Assert that kernels and CPU build the same."""
     compiled = compile(mask)
+    program = compiled.program.in_tiles_of(rows)
     # Not `compiled.descriptor`: it refuses masks that speak of positions outside, which kernels may meet in tables.
-    expected = compiled.program.build(compiled.parameters, queries, keys, torch.device("cpu"))
-    found = build(compiled, expected.layout)
+    expected = program.build(compiled.parameters, queries, keys, torch.device("cpu"))
+    found = build(compiled, expected.layout, kernels=kernels_of(program))
     different = (found.defined() != expected.defined()).nonzero()
     assert not len(different), f"{queries} x {keys}: {len(different)} words differ, first {int(different[0])}"
 
@@ -83,12 +85,20 @@ def test_equal_to_the_cpu_build(name: str, queries: int, keys: int) -> None:
     check_equal(MASKS[name](queries, keys), queries, keys)
 
 
-@pytest.mark.parametrize("name", ["causal", "hstu", "shared prompt", "clear", "labels"])
-def test_equal_to_brute_force(name: str) -> None:
+@pytest.mark.parametrize(("queries", "keys"), [(17, 17), (192, 128), (137, 300), (640, 640)])
+@pytest.mark.parametrize("name", MASKS)
+def test_equal_to_the_cpu_build_in_tiles_of_192_rows(name: str, queries: int, keys: int) -> None:
+    check_equal(MASKS[name](queries, keys), queries, keys, rows=192)
+
+
+@pytest.mark.parametrize("rows", [128, 192])
+@pytest.mark.parametrize("name", ["causal", "window", "hstu", "shared prompt", "clear", "labels"])
+def test_equal_to_brute_force(name: str, rows: int) -> None:
     mask = MASKS[name](500, 450)
     compiled = compile(mask)
-    layout = compiled.program.layout(compiled.parameters, 500, 450)
-    check_against_dense(build(compiled, layout), mask.dense(500, 450))
+    program = compiled.program.in_tiles_of(rows)
+    layout = program.layout(compiled.parameters, 500, 450)
+    check_against_dense(build(compiled, layout, kernels=kernels_of(program)), mask.dense(500, 450))
 
 
 @pytest.mark.parametrize("width", [1, 3, 16, 31, 64, 127, 128, 130, 200])
@@ -127,7 +137,7 @@ def test_a_mask_of_nothing() -> None:
     check_against_dense(build(compiled, layout), mask.dense(300, 300))
 
 
-@pytest.mark.parametrize("rows", [16, 64, 256])
+@pytest.mark.parametrize("rows", [16, 48, 64, 192, 256])
 @pytest.mark.parametrize("name", ["hstu", "clear"])
 def test_other_tile_heights(name: str, rows: int) -> None:
     compiled = compile(MASKS[name](500, 400))
@@ -167,9 +177,9 @@ def test_order_of_programs_does_not_matter() -> None:
 
 
 @settings(max_examples=12)
-@given(cases(depth=2))
-def test_random_masks(case: Case) -> None:
-    check_equal(case.mask, case.queries, case.keys)
+@given(cases(depth=2), st.sampled_from([128, 192]))
+def test_random_masks(case: Case, rows: int) -> None:
+    check_equal(case.mask, case.queries, case.keys, rows)
 
 
 # ---- memory ----

@@ -10,17 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_masks import MASKS
 
+import compilemask
+from compilemask.errors import DTypeError, ShapeError
 from compilemask.runtime import Descriptor, attention, compile
 
 LENGTHS = [(1, 1), (17, 17), (128, 128), (137, 300), (300, 200), (640, 640), (1000, 1000)]
+ROWS = [128, 192, 64, 48, 256]
 
 
 @pytest.mark.parametrize(("queries", "keys"), LENGTHS)
+@pytest.mark.parametrize("rows", [128, 192])
 @pytest.mark.parametrize("name", MASKS)
-def test_descriptor_and_attention(name: str, queries: int, keys: int) -> None:
+def test_descriptor_and_attention(name: str, rows: int, queries: int, keys: int) -> None:
     mask = MASKS[name](queries, keys)
     dense = mask.dense(queries, keys)
-    descriptor = compile(mask).descriptor(queries, keys)
+    descriptor = compile(mask).descriptor(queries, keys, rows=rows)
+    assert descriptor.layout.rows == rows
     check_against_dense(descriptor, dense)
     q, k, v = random_inputs(2, 4, 2, queries, keys, 16, torch.float64)
     out, lse = attention(q, k, v, descriptor, return_lse=True)
@@ -30,10 +35,19 @@ def test_descriptor_and_attention(name: str, queries: int, keys: int) -> None:
 
 
 @settings(max_examples=60)
-@given(st.sampled_from(sorted(MASKS)), st.integers(1, 700), st.integers(1, 700))
-def test_any_lengths(name: str, queries: int, keys: int) -> None:
+@given(st.sampled_from(sorted(MASKS)), st.integers(1, 700), st.integers(1, 700), st.sampled_from(ROWS))
+def test_any_lengths(name: str, queries: int, keys: int, rows: int) -> None:
     mask = MASKS[name](queries, keys)
-    check_against_dense(compile(mask).descriptor(queries, keys), mask.dense(queries, keys))
+    check_against_dense(compile(mask).descriptor(queries, keys, rows=rows), mask.dense(queries, keys))
+
+
+@settings(max_examples=60)
+@given(st.integers(-700, 700), st.integers(0, 400), st.integers(1, 700), st.integers(1, 700), st.sampled_from(ROWS))
+def test_shared_patterns_at_any_distance(begin: int, width: int, queries: int, keys: int, rows: int) -> None:
+    mask = compilemask.band(begin, begin + width)
+    descriptor = compile(mask).descriptor(queries, keys, rows=rows)
+    assert descriptor.layout.shared
+    check_against_dense(descriptor, mask.dense(queries, keys))
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -52,6 +66,21 @@ def test_patterns_are_shared(name: str) -> None:
     assert small.layout.shared
     assert Descriptor.from_buffer(small.buffer) == small
     assert small.layout.pattern_capacity == large.layout.pattern_capacity
+
+
+def test_rows_that_no_tile_has() -> None:
+    for rows in (0, 8, 100, 512):
+        with pytest.raises(ShapeError, match="multiple of 16"):
+            compile(compilemask.causal()).descriptor(300, rows=rows)
+    with pytest.raises(DTypeError, match="rows"):
+        compile(compilemask.causal()).descriptor(300, rows=128.0)  # type: ignore[arg-type]
+
+
+def test_rows_by_the_pipeline_and_against_it() -> None:
+    passes = "mask-to-interval,interval-normalize,interval-to-tiling{rows=64}"
+    compiled = compile(MASKS["hstu"](300, 300), pipeline=passes)
+    assert compiled.descriptor(300).layout.rows == 64
+    assert compiled.descriptor(300, rows=192) == compile(MASKS["hstu"](300, 300)).descriptor(300, rows=192)
 
 
 @pytest.mark.parametrize("name", MASKS)

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from strategies import Case, cases
 
 import compilemask as cm
@@ -16,10 +17,11 @@ from compilemask.dialects.semantics import interval as interval_semantics
 from compilemask.dialects.semantics import mask as mask_semantics
 from compilemask.dialects.semantics import tiling as tiling_semantics
 from compilemask.lowering import pipeline
+from compilemask.lowering.interval_to_tiling import IntervalToTilingPass
 from compilemask.lowering.visited_tiles import most_partial_tiles
 
 
-def check_levels(mask: cm.Mask, queries: int, keys: int) -> None:
+def check_levels(mask: cm.Mask, queries: int, keys: int, rows: int = 128) -> None:
     """All levels give the mask level's pairs; classes are exact; partial tiles fit the room that was reserved."""
     arguments = mask.arguments()
     source = mask.module()
@@ -28,26 +30,27 @@ def check_levels(mask: cm.Mask, queries: int, keys: int) -> None:
     intervals = pipeline.interval_of(lowered)
     assert np.array_equal(interval_semantics.visible(intervals, arguments, queries, keys), dense)
     interval_semantics.check_normal_form(intervals, arguments, queries, keys)
-    tiled = pipeline.lower(lowered, "tiling")
+    tiled = pipeline.apply(lowered, [IntervalToTilingPass(rows)])
     tiles = pipeline.tiling_of(tiled)
     assert np.array_equal(tiling_semantics.visible(tiles, tiled, arguments, queries, keys), dense)
     classes = tiling_semantics.classes(tiling_semantics.runs(tiles, tiled, arguments, queries, keys), -(-keys // 128))
-    assert np.array_equal(classes, tiling_semantics.brute_force_classes(dense))
+    assert np.array_equal(classes, tiling_semantics.brute_force_classes(dense, rows))
     partial = int((classes == tiling_semantics.PARTIAL).sum())
     argument = tiles.reserve.pitch_argument.data
     pitch = arguments[argument - 3] if tiles.reserve.lines.data else None
     query_tiles, key_tiles = classes.shape
-    room = pipeline.room(tiled).partial_tiles(query_tiles, key_tiles, None if pitch is None else int(pitch))
+    width = None if pitch is None else int(pitch)
+    room = pipeline.room(tiled).partial_tiles(query_tiles, key_tiles, width, rows=rows)
     assert partial <= room
     for known in (arguments, [None] * len(arguments)):
         integers = [value if isinstance(value, int) else None for value in known]
-        assert partial <= most_partial_tiles(intervals, integers, queries, keys, 128)
+        assert partial <= most_partial_tiles(intervals, integers, queries, keys, rows)
 
 
 @settings(max_examples=850, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(cases())
-def test_levels_agree(case: Case) -> None:
-    check_levels(case.mask, case.queries, case.keys)
+@given(cases(), st.sampled_from([128, 128, 192, 64]))
+def test_levels_agree(case: Case, rows: int) -> None:
+    check_levels(case.mask, case.queries, case.keys, rows)
 
 
 def answers(total: int, seed: int = 0) -> list[int]:
@@ -76,8 +79,9 @@ HEADLINES = {
 
 @pytest.mark.parametrize("name", HEADLINES)
 @pytest.mark.parametrize(("queries", "keys"), [(1024, 1024), (1000, 1000), (257, 640), (640, 129), (1, 1), (17, 17)])
-def test_headline_levels_agree(name: str, queries: int, keys: int) -> None:
-    check_levels(HEADLINES[name][0](max(queries, keys)), queries, keys)
+@pytest.mark.parametrize("rows", [128, 192])
+def test_headline_levels_agree(name: str, queries: int, keys: int, rows: int) -> None:
+    check_levels(HEADLINES[name][0](max(queries, keys)), queries, keys, rows)
 
 
 @pytest.mark.parametrize("name", HEADLINES)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from compilemask.passes.bound_motion import TILE
+from compilemask.passes.bound_motion import TILE, Motion
 
 z3: Any = pytest.importorskip("z3")
 
@@ -33,9 +33,14 @@ def crossed(number: Any, begin: Any = low, end: Any = high) -> Any:
     return z3.And(TILE * number < end, begin < TILE * (number + 1))
 
 
-def diagonal(distance: Any) -> list[Any]:
+def diagonal(distance: Any, rows: int = TILE) -> list[Any]:
     """The bound q + distance over the rows of tile `tile`, the last of which may have fewer."""
-    return [low == TILE * tile + distance, low <= high, high <= TILE * tile + TILE - 1 + distance]
+    return [low == rows * tile + distance, low <= high, high <= rows * tile + rows - 1 + distance]
+
+
+def at_most(count: int, *facts: Any) -> bool:
+    """Whether at most so many key tiles are crossed: no two lie `count` or more apart."""
+    return proved(m - n < count, *facts, crossed(n), crossed(m))
 
 
 def test_a_key_tile_that_is_not_crossed_is_not_partial() -> None:
@@ -70,6 +75,20 @@ def test_other_diagonals_need_two(remainder: int) -> None:
 
 def test_diagonal_makes_at_most_two_tiles_partial() -> None:
     assert proved(z3.Not(z3.And(n < m, m < p)), *diagonal(offset), crossed(n), crossed(m), crossed(p))
+
+
+@pytest.mark.parametrize("rows", [16, 48, 64, 128, 192, 256])
+def test_diagonals_in_tiles_of_other_heights(rows: int) -> None:
+    """What Motion counts for tiles of so many rows is enough, and one less is not."""
+    motion = Motion(None, rows)  # type: ignore[arg-type]
+    aligned = [diagonal(offset * motion.unit + remainder, rows) for remainder in (0, 1)]
+    assert all(at_most(motion.on_aligned_diagonal, *facts) for facts in aligned)
+    assert not all(at_most(motion.on_aligned_diagonal - 1, *facts) for facts in aligned)
+    assert at_most(motion.on_diagonal, *diagonal(offset, rows))
+    assert not at_most(motion.on_diagonal - 1, *diagonal(offset, rows))
+    # Both remainders are one leaf: together they cross no more.
+    low_and_high = [low == rows * tile + offset * motion.unit, low <= high, high <= low + rows]
+    assert at_most(motion.on_aligned_diagonal, *low_and_high)
 
 
 def test_shared_diagonals_are_one_leaf() -> None:

@@ -14,6 +14,7 @@ from compilemask.dialects import interval, tiling
 from compilemask.dialects.registry import make_context
 from compilemask.errors import LoweringError, MissingDependencyError
 from compilemask.lowering import pipeline
+from compilemask.lowering.interval_to_tiling import IntervalToTilingPass
 from compilemask.passes.prove import ProvePass, prove_interval
 from compilemask.passes.smt import library
 from compilemask.passes.smt.claims import Claim, Verdict
@@ -173,6 +174,16 @@ def test_reserve_is_refuted_if_a_bound_does_not_move_as_counted(monkeypatch: pyt
     lowered = pipeline.lower(parsed(SWAYING), "tiling")
     with pytest.raises(LoweringError, match=r"@swaying_tiles, motion .*: refuted"):
         run(lowered)
+
+
+@pytest.mark.parametrize("rows", [64, 192])
+@pytest.mark.parametrize("name", ["causal", "window", "hstu", "document"])
+def test_reserve_is_proved_in_tiles_of_other_heights(name: str, rows: int) -> None:
+    module = MASKS[name].module()
+    lowered = pipeline.apply(module, [*pipeline.passes_to("interval"), IntervalToTilingPass(rows)])
+    proof = pipeline.tiling_of(run(lowered)).attributes["proof"]
+    assert isinstance(proof, DictionaryAttr)
+    assert set(proof.data) == {"proved"}
 
 
 def test_reserve_that_is_unknown_claims_nothing() -> None:

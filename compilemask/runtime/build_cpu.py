@@ -17,6 +17,8 @@ from compilemask.lowering.descriptor_layout import (
     TILE_WORDS,
     VERSION,
     Layout,
+    diagonal_steps,
+    diagonal_unit,
 )
 from compilemask.runtime.bits import Ints, keys_below, pack, to_int32
 from compilemask.runtime.descriptor import Descriptor
@@ -48,7 +50,7 @@ class Diagonals:
 
     diagonals: tuple[int, ...]
     words: Ints
-    """[2E, R, 4]"""
+    """[slots before the cut, R, 4]"""
 
 
 @dataclass(frozen=True)
@@ -244,12 +246,13 @@ def _slots_per_mask(layout: Layout) -> int:
 def _shared_pattern(layout: Layout, t: Ints, key_tile: Ints, shared: Sequence[Diagonals]) -> Ints:
     """Numbers of the patterns that partial tiles use."""
     mask, tile = t // layout.query_tiles, t % layout.query_tiles
+    on = (key_tile * KEYS - tile * layout.rows) // diagonal_unit(layout.rows)
     slots = _slots_per_mask(layout)
     cut = (slots - 1) // 2
     slot = np.full(len(t), -1)
     for g, part in enumerate(shared):
         for s, diagonal in reversed(list(enumerate(part.diagonals))):
-            slot[(mask == g) & (key_tile - tile == diagonal)] = s
+            slot[(mask == g) & (on == diagonal)] = s
     is_cut = (layout.keys % KEYS != 0) & (key_tile == layout.key_tiles - 1)
     if np.any((slot < 0) & ~is_cut):
         raise AssertionError("a partial tile lies on no diagonal of a shared pattern")
@@ -272,8 +275,9 @@ def diagonals(layout: Layout, offsets: Sequence[int], far: IntervalSet, origin: 
     `far` holds `layout.rows` rows of the mask, moved so that its row 0 is that of a query tile at key `origin`, with no
     end of the sequence in reach.
     """
-    numbers = tuple((c + 127 * i) // KEYS for c in offsets for i in (0, 1))
+    unit = diagonal_unit(layout.rows)
+    numbers = tuple((c + step) // unit for c in offsets for step in diagonal_steps(layout.rows))
     rows = np.broadcast_to(np.arange(layout.rows), (len(numbers), layout.rows))
-    start = origin + np.asarray(numbers, dtype=np.int64) * KEYS
+    start = origin + np.asarray(numbers, dtype=np.int64) * unit
     words = far.words(rows, start) if numbers else np.zeros((0, layout.rows, 4), dtype=np.int64)
     return Diagonals(numbers, words)

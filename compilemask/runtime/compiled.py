@@ -26,7 +26,7 @@ from compilemask.runtime.parameters import Parameter, batch_shape, checked_param
 from compilemask.runtime.program import Program, forget_programs, program_for
 from compilemask.runtime.requirements import check_values
 from compilemask.runtime.target import parse_target
-from compilemask.runtime.validate import check_lengths
+from compilemask.runtime.validate import check_lengths, check_rows
 
 LEVELS = ("mask", "interval", "tiling", "ttir", "ttgir", "llir", "ptx")
 
@@ -135,10 +135,13 @@ class Compiled:
         device: torch.device | str = "cpu",
         *,
         gradient: bool = False,
+        rows: int | None = None,
     ) -> Descriptor:
         """The descriptor for `queries` x `keys` positions (as many keys as queries if not given), built on `device`.
 
-        `gradient` also builds the descriptor of the transposed mask, which the gradient of attention follows.
+        `gradient` also builds the descriptor of the transposed mask, which the gradient of attention follows. `rows`
+        is the height of a query tile, 128 if not given. On a GPU attention takes tiles of 128 rows, and with D = 64 the
+        Hopper kernel also takes, and is faster with, tiles of 192; the CPU takes any.
 
         Does not wait. Tables that are int32 on the device are read when the build runs: inside a CUDA graph each replay
         builds from what they then hold. Raises ShapeError for impossible lengths, and MaskError for lengths that the
@@ -147,24 +150,27 @@ class Compiled:
         keys = queries if keys is None else keys
         if gradient:
             transposed = self.transposed.descriptor(keys, queries, device)
-            return replace(self.descriptor(queries, keys, device), transposed=transposed)
-        return self.descriptor_on(indexed(torch.device(device)), queries, keys)
+            return replace(self.descriptor(queries, keys, device, rows=rows), transposed=transposed)
+        if rows is not None:
+            check_rows(rows)
+        return self.descriptor_on(indexed(torch.device(device)), queries, keys, rows)
 
-    def descriptor_on(self, device: torch.device, queries: int, keys: int) -> Descriptor:
+    def descriptor_on(self, device: torch.device, queries: int, keys: int, rows: int | None = None) -> Descriptor:
         """As `descriptor`, on a CPU or a CUDA device with an index."""
         check_lengths(queries, keys)
         if self.limits:
             check_limits(self.limits, self._values, queries, keys)
+        program = self.program if rows is None else self.program.in_tiles_of(rows)
         key = None
         if self._is_constant and (device.type == "cpu" or not torch.cuda.is_current_stream_capturing()):
             stream = current_stream(device.index) if device.type == "cuda" else 0
-            key = (self.program, self._numbers, queries, keys, device, stream)
+            key = (program, self._numbers, queries, keys, device, stream)
             with _lock:
                 if (found := _constant_descriptors.get(key)) is not None:
                     _constant_descriptors.move_to_end(key)
                     return found
         with torch.inference_mode(False):  # what is kept may serve a gradient later
-            descriptor = self.program.build(self.parameters, queries, keys, device)
+            descriptor = program.build(self.parameters, queries, keys, device)
         if key is not None:
             with _lock:
                 _constant_descriptors[key] = descriptor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from threading import Lock
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from xdsl.dialects.arith import AddiOp, ConstantOp
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from compilemask.dialects import interval, mask, tiling
@@ -19,7 +21,7 @@ from compilemask.dialects.triton.printing import print_generic
 from compilemask.errors import MaskError, ShapeError
 from compilemask.lowering import pipeline
 from compilemask.lowering.descriptor_layout import Layout, Room
-from compilemask.lowering.interval_to_tiling import moving_bounds, normal_form
+from compilemask.lowering.interval_to_tiling import IntervalToTilingPass, moving_bounds, normal_form
 from compilemask.lowering.registry import parse_pipeline
 from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
 from compilemask.lowering.visited_tiles import most_partial_tiles
@@ -43,11 +45,14 @@ PATTERN_PROGRAMS = 2048
 class Program:
     """A mask's IR and kernels. Holds no parameter values: masks that differ in values alone share it."""
 
-    def __init__(self, key: str, module: ModuleOp, passes: str | None = None) -> None:
+    def __init__(self, key: str, module: ModuleOp, passes: str | None = None, rows: int | None = None) -> None:
         self.key = key
         self.mask_module = module
         self.passes = passes
         """The pipeline that leads to the tiling level; None for that of every mask."""
+        self.rows = IntervalToTilingPass.rows if rows is None and passes is None else rows
+        """Rows of a query tile; None for those that a pipeline of its own says."""
+        self._by_rows: dict[int, Program] = {}
 
     @property
     def name(self) -> str:
@@ -64,6 +69,14 @@ class Program:
         """The program of the transposed mask, whose rows are keys."""
         return Program(f"transposed {self.key}", transposed(self.mask_module), self.passes)
 
+    def in_tiles_of(self, rows: int) -> Program:
+        """The program whose query tiles have so many rows."""
+        if rows == self.rows:
+            return self
+        if rows not in self._by_rows:
+            self._by_rows[rows] = Program(f"{self.key} in tiles of {rows} rows", self.mask_module, self.passes, rows)
+        return self._by_rows[rows]
+
     # ---- levels ----
 
     @cached_property
@@ -79,9 +92,13 @@ class Program:
     @cached_property
     def tiling_module(self) -> ModuleOp:
         """Levels 2 and 3."""
-        if self.passes is None:
-            return pipeline.lower(self.mask_module, to="tiling")
-        return pipeline.apply(self.mask_module, parse_pipeline(self.passes))
+        return pipeline.apply(self.mask_module, self._to_tiling())
+
+    def _to_tiling(self) -> list[ModulePass]:
+        passes = pipeline.passes_to("tiling") if self.passes is None else [*parse_pipeline(self.passes)]
+        if self.rows is None:
+            return passes
+        return [replace(item, rows=self.rows) if isinstance(item, IntervalToTilingPass) else item for item in passes]
 
     @cached_property
     def room(self) -> Room:
@@ -230,7 +247,7 @@ def interval_set(sets: interval_semantics.RowSets, rows: int, keys: int) -> Inte
 
 
 FAR_ROW = 2**28
-"""A row in whose reach neither end of any sequence lies; a multiple of a tile's rows."""
+"""A row in whose reach neither end of any sequence lies."""
 FAR_END = 2**29
 
 

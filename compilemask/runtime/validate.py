@@ -30,6 +30,8 @@ MAX_GRID = 65535
 """Largest number of heads or batches, a limit of CUDA grids."""
 MAX_LENGTH = 2**28
 """Longest sequence: positions are 32-bit integers, and shared patterns are evaluated far behind all of them."""
+TILE_ROWS = range(16, 257, 16)
+"""Rows that query tiles may have."""
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _NAMES = ("q", "k", "v")
 
@@ -136,6 +138,16 @@ def check_lengths(queries: int, keys: int) -> None:
             raise DTypeError(f"{name} is a {type(length).__name__}, expected an int")
         if not 0 <= length <= MAX_LENGTH:
             raise ShapeError(f"{name} is {length}, expected 0 to {MAX_LENGTH}")
+
+
+def check_rows(rows: int) -> None:
+    """Raise ShapeError unless query tiles may have so many rows."""
+    if isinstance(rows, bool) or not isinstance(rows, int):
+        raise DTypeError(f"rows is a {type(rows).__name__}, expected an int")
+    if rows not in TILE_ROWS:
+        raise ShapeError(
+            f"rows is {rows}, expected a multiple of {TILE_ROWS.step} from {TILE_ROWS[0]} to {TILE_ROWS[-1]}"
+        )
 
 
 def check_mask_shape(shape: tuple[int, int], batch: int, heads: int) -> None:

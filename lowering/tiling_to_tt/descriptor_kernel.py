@@ -37,6 +37,11 @@ class MaskFunctions:
         return self.tiles.shape.rows.data
 
     @property
+    def lanes(self) -> int:
+        """R or the next power of two, how many rows tensors have: those behind R do not exist."""
+        return 1 << (self.rows - 1).bit_length()
+
+    @property
     def shared(self) -> bool:
         """Whether patterns are shared along diagonals."""
         return self.tiles.patterns == tiling.Patterns.SHARED
@@ -68,8 +73,14 @@ class DescriptorKernel:
         kb = self.kb
         self.descriptor = kb.arg("descriptor")
         self.heads, self.queries, self.keys = kb.arg("heads"), kb.arg("queries"), kb.arg("keys")
-        self.query_tiles = _tiles(self.queries, mask.rows).named("query_tiles")
-        self.key_tiles = _tiles(self.keys, KEYS).named("key_tiles")
+        self.query_tiles = self._tiles(self.queries, mask.rows).named("query_tiles")
+        self.key_tiles = self._tiles(self.keys, KEYS).named("key_tiles")
+
+    def _tiles(self, positions: Value, size: int) -> Value:
+        """positions / size rounded up."""
+        if size & (size - 1):
+            return self.kb.trunc_div(positions + (size - 1), size)
+        return (positions + (size - 1)) >> (size.bit_length() - 1)
 
     def section(self, name: str) -> Value:
         """Pointer to the first word of a section."""
@@ -113,14 +124,9 @@ def _parameter_arguments(name: str, parameter: SSAValue) -> list[Arg]:
     return [Arg(name, ptr(i32)), *(Arg(f"{name}_{part}", i32) for part in ("length", "batch_stride", "head_stride"))]
 
 
-def _tiles(positions: Value, size: int) -> Value:
-    """positions / size rounded up; `size` is a power of two."""
-    return (positions + (size - 1)) >> (size.bit_length() - 1)
-
-
 @dataclass(frozen=True)
 class QueryTile:
-    """The rows of one query tile. Rows behind the last query repeat it, and `exists` is false for them."""
+    """The rows of one query tile. Rows behind its last query repeat that, and `exists` is false for them."""
 
     tile: Value
     mask: Value
@@ -132,7 +138,8 @@ class QueryTile:
     @classmethod
     def of(cls, kernel: DescriptorKernel, tile: Value, mask: Value) -> QueryTile:
         """Query tile m of mask g."""
-        kb, rows = kernel.kb, kernel.mask.rows
-        row = tile * rows + kb.arange(0, rows)
+        kb, rows, lanes = kernel.kb, kernel.mask.rows, kernel.mask.lanes
+        row = tile * rows + kb.arange(0, lanes)
         count = kb.minimum(kernel.queries - tile * rows, rows)
-        return cls(tile, mask, kb.minimum(row, kernel.queries - 1), row < kernel.queries, count)
+        end = kernel.queries if lanes == rows else tile * rows + count
+        return cls(tile, mask, kb.minimum(row, end - 1), row < end, count)

@@ -24,7 +24,7 @@ def patterns_kernel(mask: MaskFunctions) -> DescriptorKernel:
 
 
 def _stored(kernel: DescriptorKernel, pattern: Value) -> Value:
-    """The bits of a stored pattern, 0 in rows that do not exist: [rows, 4]."""
+    """The bits of a stored pattern, 0 in rows that do not exist: [lanes, 4]."""
     kb = kernel.kb
     source = kernel.section("sources") + 2 * pattern
     t, key_tile = kb.load(source), kb.load(source + 1)
@@ -36,8 +36,13 @@ def _stored(kernel: DescriptorKernel, pattern: Value) -> Value:
 
 
 def _store(kernel: DescriptorKernel, pattern: Value, words: Value) -> None:
-    kb, rows = kernel.kb, kernel.mask.rows
+    kb, rows, lanes = kernel.kb, kernel.mask.rows, kernel.mask.lanes
     word = kb.arange(0, PATTERN_ROW_WORDS)
     first = kernel.section("patterns") + pattern * (rows * PATTERN_ROW_WORDS)
-    kb.store(first + (kb.arange(0, rows)[:, None] * PATTERN_ROW_WORDS + word[None, :]), words)
+    address = first + (kb.arange(0, lanes)[:, None] * PATTERN_ROW_WORDS + word[None, :])
+    exists = None
+    if lanes > rows:
+        exists = (kb.arange(0, lanes) < rows)[:, None]
+        words = kb.where(exists, words, 0)
+    kb.store(address, words, mask=exists)
     kb.store(kernel.section("columns") + (pattern * PATTERN_ROW_WORDS + word), kb.reduce(words, 0, "or"))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from compilemask.errors import LoweringError
-from compilemask.lowering.descriptor_layout import KEYS
+from compilemask.lowering.descriptor_layout import KEYS, diagonal_steps, diagonal_unit
 from compilemask.lowering.tiling_to_tt.builder import Value, i32
 from compilemask.lowering.tiling_to_tt.descriptor_bits import keys_below
 from compilemask.lowering.tiling_to_tt.descriptor_kernel import DescriptorKernel
@@ -11,7 +10,7 @@ from compilemask.lowering.tiling_to_tt.interval_values import Scope
 from compilemask.lowering.tiling_to_tt.row_sets import MaskRows
 
 FAR_ROW = 2**28
-"""A row in whose reach neither end of any sequence lies; a multiple of a tile's rows."""
+"""A row in whose reach neither end of any sequence lies."""
 FAR_END = 2**29
 
 
@@ -20,10 +19,10 @@ class SharedPatterns:
 
     def __init__(self, kernel: DescriptorKernel) -> None:
         self.kernel, self.kb = kernel, kernel.kb
-        if kernel.mask.rows != KEYS:
-            raise LoweringError(f"tiles of {kernel.mask.rows} x {KEYS} lie on no diagonals: patterns cannot be shared")
         self.bounds = kernel.mask.moving_bounds
-        self.cut = 2 * len(self.bounds)
+        self.unit = diagonal_unit(kernel.mask.rows)
+        self.steps = diagonal_steps(kernel.mask.rows)
+        self.cut = len(self.steps) * len(self.bounds)
         """The slot of the cut at the last key alone."""
         self.slots = 2 * self.cut + 1
         """Slots of one mask."""
@@ -36,27 +35,31 @@ class SharedPatterns:
         """The diagonals of the slots before the cut."""
         scope = self._scope(mask, self.kb.constant(FAR_ROW, i32))
         offsets = [scope[bound] - FAR_ROW for bound in self.bounds]
-        return [(offset + 127 * i) >> 7 for offset in offsets for i in (0, 1)]
+        return [(offset + step) >> (self.unit.bit_length() - 1) for offset in offsets for step in self.steps]
 
     def pattern(self, mask: Value, diagonals: list[Value], tile: Value, key_tile: Value) -> Value:
         """Numbers of the patterns that partial tiles use."""
         kb, kernel = self.kb, self.kernel
         slot = kb.full(key_tile.shape, -1, i32)
         for number, diagonal in reversed(list(enumerate(diagonals))):
-            slot = kb.where(key_tile - tile == diagonal, number, slot)
+            slot = kb.where(self._units(key_tile, KEYS) - self._units(tile, kernel.mask.rows) == diagonal, number, slot)
         is_cut = ((kernel.keys & (KEYS - 1)) != 0) & (key_tile == kernel.key_tiles - 1)
         return mask * self.slots + kb.where(is_cut, self.cut + 1 + slot, slot)
 
+    def _units(self, tile: Value, size: int) -> Value:
+        """Where a tile of `size` positions starts."""
+        return tile if size == self.unit else tile * (size // self.unit)
+
     def words(self, pattern: Value) -> Value:
-        """The bits of a pattern: [rows, 4]."""
+        """The bits of a pattern: [lanes, 4]."""
         kb, kernel = self.kb, self.kernel
         mask = kb.trunc_div(pattern, self.slots)
         slot = pattern - mask * self.slots
         uncut = kb.where(slot > self.cut, slot - (self.cut + 1), slot)
-        rows = self._scope(mask, kb.arange(FAR_ROW, FAR_ROW + kernel.mask.rows))
+        rows = self._scope(mask, kb.arange(FAR_ROW, FAR_ROW + kernel.mask.lanes))
         start = kb.constant(FAR_ROW, i32)
         for number, diagonal in enumerate(self.diagonals(mask)):
-            start = kb.where(uncut == number, diagonal * KEYS + FAR_ROW, start)
+            start = kb.where(uncut == number, diagonal * self.unit + FAR_ROW, start)
         seen = MaskRows(rows, kernel.mask.intervals, kernel.keys + FAR_END).words(start)
         rest = kernel.keys & (KEYS - 1)
         limit = kb.where((slot >= self.cut) & (rest != 0), rest, KEYS)

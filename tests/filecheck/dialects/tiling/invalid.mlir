@@ -23,13 +23,13 @@ tiling.func @bad(%tile: i32, %queries: i32, %keys: i32) -> !tiling.runs attribut
 // -----
 // CHECK: {{^// -+$}}
 
-// tiling.func: a shape that is no power of two
-tiling.func @bad(%tile: i32, %queries: i32, %keys: i32) -> !tiling.runs attributes {shape = #tiling.shape<96 x 128>, patterns = #tiling.patterns stored, reserve = #tiling.reserve<unknown>} {
+// tiling.func: a shape whose rows do not fill warps
+tiling.func @bad(%tile: i32, %queries: i32, %keys: i32) -> !tiling.runs attributes {shape = #tiling.shape<100 x 128>, patterns = #tiling.patterns stored, reserve = #tiling.reserve<unknown>} {
   %rows = tiling.rows %tile of %queries
   %runs = tiling.classify @f over %rows given %queries, %keys : i32, i32
   tiling.return %runs
 }
-// CHECK: a tile of 96 x 128: rows must be a power of two >= 16 and keys 128
+// CHECK: a tile of 100 x 128: rows must be a multiple of 16 and keys 128
 
 // -----
 // CHECK: {{^// -+$}}
