@@ -14,7 +14,7 @@ from compilemask.errors import TargetError
 from compilemask.lowering.descriptor_layout import Layout
 from compilemask.lowering.tiling_to_tt.attention import attention_module, attention_op
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule, emit
-from compilemask.lowering.tiling_to_ttg.attention_config import HEAD_DIMS, ROWS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, kernel_head_dim
 from compilemask.runtime import disk_cache
 from compilemask.runtime.attention_cuda import ELEMENTS, WORD, attention_cuda
 from compilemask.runtime.binary import Binary
@@ -50,7 +50,7 @@ def attention_gpu(
 def has_hopper_kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     """Whether these are inputs that the Hopper kernel takes, on a GPU that runs it.
 
-    It takes float16 and bfloat16, D 64 or 128, and tensors that TMA can read: starts and strides are multiples of 16
+    It takes float16 and bfloat16, D up to 128 in multiples of 8, and tensors that TMA can read: starts and strides are multiples of 16
     bytes, and the last dimension is contiguous.
     """
     return is_aligned(query, key, value) and _is_supported(_kind(query, key, value))
@@ -105,7 +105,7 @@ def _kind(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Kind:
 
 
 def _is_supported(kind: Kind) -> bool:
-    if kind.dtype not in DTYPES or kind.query_shape[-1] not in HEAD_DIMS or target_of(kind.device) != HOPPER:
+    if kind.dtype not in DTYPES or kernel_head_dim(kind.query_shape[-1]) is None or target_of(kind.device) != HOPPER:
         return False
     keys = kind.key_shape
     inputs = ((kind.query_shape, kind.query_stride), (keys, kind.key_stride), (keys, kind.value_stride))
@@ -211,7 +211,7 @@ def _plan(kind: Kind, layout: Layout, config: HopperConfig, score: str = "") -> 
         *(all_heads, heads_together(kind.key_shape, kind.dtype.itemsize, heads, all_heads)),
     )
     return Plan(
-        kernel=_kernel(head_dim, kind.dtype, config, score, device.index),
+        kernel=_kernel(kernel_head_dim(head_dim) or head_dim, kind.dtype, config, score, device.index),
         programs=min(tiles, _processors(device)) if config.is_persistent else tiles,
         maps=maps,
         sections=tuple(WORD * x for x in (layout.order, layout.visits, layout.patterns, layout.columns)),
@@ -274,9 +274,10 @@ def _kernel(head_dim: int, dtype: torch.dtype, config: HopperConfig, score: str,
 @cache
 def _chosen(head_dim: int, dtype: torch.dtype, schedule: Schedule, score: str) -> HopperConfig | None:
     """The variant for these inputs; None, and a warning, if the installed Triton does not compile it."""
-    config = replace(HopperConfig.choose(head_dim, ELEMENTS[dtype]), schedule=schedule)
+    dim = kernel_head_dim(head_dim) or head_dim
+    config = replace(HopperConfig.choose(dim, ELEMENTS[dtype]), schedule=schedule)
     try:
-        hopper_binary(head_dim, dtype, config, score)
+        hopper_binary(dim, dtype, config, score)
     except TargetError as error:
         warnings.warn(f"attention uses the portable kernel: {error}", RuntimeWarning, stacklevel=2)
         return None
