@@ -68,6 +68,11 @@ class Layout:
             )
 
     @cached_property
+    def batch_shape(self) -> tuple[int, int]:
+        """(B, H) of the masks."""
+        return self.batch, self.heads
+
+    @cached_property
     def masks(self) -> int:
         """G, the number of masks."""
         return self.batch * self.heads

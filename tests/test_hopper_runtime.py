@@ -111,7 +111,7 @@ def maps_of(x: torch.Tensor, rows: int) -> TensorMaps:
 def test_a_tensor_map_lists_dimensions_from_the_last(fake: Driver) -> None:
     x = half(2, 100, 4, 128).transpose(1, 2)
     maps = maps_of(x, 64)
-    first = maps(x.data_ptr())
+    first = maps[x.data_ptr()]
     assert first == bytes([1] * 128)
     (dtype, rank, address, shape, strides, box, steps, *modes) = fake.maps[0]
     assert (dtype, rank, address) == (9, 4, x.data_ptr())
@@ -120,23 +120,22 @@ def test_a_tensor_map_lists_dimensions_from_the_last(fake: Driver) -> None:
     assert box == [64, 64, 1, 1]
     assert steps == [1, 1, 1, 1]
     assert modes == [0, 3, 2, 0]
-    assert maps(x.data_ptr()) is first
-    assert maps(x.data_ptr() + 64) != first
+    assert maps[x.data_ptr()] is first
+    assert maps[x.data_ptr() + 64] != first
     assert fake.maps[1][2] == x.data_ptr() + 64
     assert len(fake.maps) == 2
 
 
 def test_strides_of_dimensions_of_one_element_are_valid(fake: Driver) -> None:
     x = half(1, 1, 100, 64).as_strided((1, 1, 100, 64), (7, 3, 64, 1))
-    maps_of(x, 64)(x.data_ptr())
+    assert len(maps_of(x, 64)[x.data_ptr()]) == 128
     assert fake.maps[0][4] == [128, 128, 128]
 
 
 def test_old_tensor_maps_are_forgotten(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_map, "KEPT_MAPS", 2)
     maps = maps_of(half(1, 1, 8, 64), 64)
-    for address in (16, 32, 48, 48):
-        maps(address)
+    assert [len(maps[address]) for address in (16, 32, 48, 48)] == [128] * 4
     assert [found[2] for found in fake.maps] == [16, 32, 48]
 
 
@@ -144,7 +143,7 @@ def test_errors_of_the_driver_are_raised(fake: Driver) -> None:
     kernel = Kernel(_binary(HopperConfig()), str, 0)
     fake.status = 700
     with pytest.raises(DeviceError, match=r"encode a tensor map .*: CUDA_ERROR_FAKE \(700\)"):
-        maps_of(half(1, 1, 8, 64), 64)(16)
+        _ = maps_of(half(1, 1, 8, 64), 64)[16]
     with pytest.raises(DeviceError, match="launch attention"):
         kernel((1, 1, 1), 0, [b""] * 4 + [0] * 14 + [1.0])
 
@@ -161,6 +160,27 @@ def test_a_thread_without_a_context_gets_that_of_the_kernel(fake: Driver) -> Non
         assert fake.contexts == [7]
         pool.submit(Kernel, _binary(HopperConfig()), str, 0).result()
     assert fake.contexts == [7, 7]
+
+
+def test_a_launch_reaches_c_whole(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments have no declared types, which take long: pointers need all bits, and lengths of grids 32."""
+    seen: list[tuple[int, ...]] = []
+    types = (ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, *types)
+    def take(*arguments: int) -> int:
+        seen.append(arguments)
+        return 0
+
+    address = ctypes.cast(take, ctypes.c_void_p).value
+    assert address is not None
+    monkeypatch.setattr(fake, "cuLaunchKernel", ctypes.CFUNCTYPE(ctypes.c_int)(address))
+    kernel = Kernel(_binary(HopperConfig()), str, 0)
+    kernel((2**31 - 1, 65535, 3), 2**47 + 8, [b""] * 4 + [0] * 14 + [1.0])
+    *numbers, pointers, extra = seen[0]
+    assert numbers == [9, 2**31 - 1, 65535, 3, 384, 1, 1, 1000, 2**47 + 8]
+    assert pointers == ctypes.addressof(kernel._local.memory[1])
+    assert extra is None
 
 
 def _binary(config: HopperConfig) -> Binary:
@@ -188,7 +208,7 @@ def test_arguments_of_a_launch(fake: Driver, schedule: Schedule, monkeypatch: py
     launch.kernel((launch.programs, 1, 1), 99, launch.arguments)
     function, *grid, shared, stream, pointers, extra = fake.launches[0]
     assert (function.value, grid) == (9, [launch.programs, 1, 1, 384, 1, 1])
-    assert (shared, stream, extra) == (1000, 99, None)
+    assert (shared, stream.value, extra) == (1000, 99, None)
     given = list(pointers)[: len(launch.arguments)]
     names = [argument.name for argument in kernel_arguments(config)]
     at = dict(zip(names, given, strict=True))

@@ -39,7 +39,6 @@ def is_direct(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     modes = torch._C._dispatch_tls_local_include_set().raw_repr()
     if keys & _FOREIGN or modes & _FOREIGN_MODES or torch._C._len_torch_function_stack():
         return False
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+    if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
         return False
-    is_forward_mode = forward_ad._current_level >= 0
-    return not (is_forward_mode or torch.is_autocast_enabled(q.device.type) or _profiler_enabled())
+    return not (forward_ad._current_level >= 0 or torch._C._is_any_autocast_enabled() or _profiler_enabled())

@@ -31,9 +31,11 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
-    "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),
     "cuTensorMapEncodeTiled": (c_void_p, c_int, c_uint, *[c_void_p] * 5, *[c_int] * 4),
 }
+"""Not of cuLaunchKernel: converting eleven arguments to declared types takes ctypes longer than the call. Its integers
+have 32 bits, as ctypes takes them to have, and its pointers are given as such.
+"""
 
 
 @cache
@@ -71,22 +73,21 @@ class Kernel:
         shared = cu.cuFuncSetAttribute(self._function, MAX_DYNAMIC_SHARED_SIZE_BYTES, binary.shared_bytes)
         check(shared, f"reserve {binary.shared_bytes} bytes of shared memory")
         self._launch = cu.cuLaunchKernel
+        self._threads, self._shared, self._scratch = binary.threads, binary.shared_bytes, binary.scratch
         self._packed = struct.Struct(binary.format)
         self._local = threading.local()
 
     def __call__(self, grid: Grid, stream: int, arguments: Sequence[Argument]) -> None:
         """Start the programs of a grid on a stream of the current device. Does not wait."""
-        binary = self.binary
         try:
             buffer, pointers = self._local.memory
         except AttributeError:
             buffer, pointers = self._local.memory = self._memory_of_thread()
         # The driver copies the arguments before it returns.
-        self._packed.pack_into(buffer, 0, *arguments, *binary.scratch)
-        if status := self._launch(
-            self._function, *grid, binary.threads, 1, 1, binary.shared_bytes, stream, pointers, None
-        ):
-            check(status, f"launch {binary.name}")
+        self._packed.pack_into(buffer, 0, *arguments, *self._scratch)
+        block = (self._threads, 1, 1, self._shared)
+        if status := self._launch(self._function, *grid, *block, c_void_p(stream), pointers, None):
+            check(status, f"launch {self.binary.name}")
 
     def _memory_of_thread(self) -> tuple[Any, Any]:
         """Memory for arguments, and pointers into it."""

@@ -22,7 +22,7 @@ from compilemask.runtime.compile_kernel import target_of
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.driver import Argument, Kernel
 from compilemask.runtime.hopper_compile import HOPPER, compile_gpu_text, gpu_text
-from compilemask.runtime.launch import current_stream, launch
+from compilemask.runtime.launch import current_stream, empty, launch
 from compilemask.runtime.scoring import UNMODIFIED, Scoring, score_op
 from compilemask.runtime.tensor_map import TensorMaps, is_aligned, is_readable
 
@@ -50,8 +50,8 @@ def attention_gpu(
 def has_hopper_kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     """Whether these are inputs that the Hopper kernel takes, on a GPU that runs it.
 
-    It takes float16 and bfloat16, D up to 128 in multiples of 8, and tensors that TMA can read: starts and strides are multiples of 16
-    bytes, and the last dimension is contiguous.
+    It takes float16 and bfloat16, D up to 128 in multiples of 8, and tensors that TMA can read: starts and strides are
+    multiples of 16 bytes, and the last dimension is contiguous.
     """
     return is_aligned(query, key, value) and _is_supported(_kind(query, key, value))
 
@@ -78,10 +78,12 @@ def _attention(
     scale: float,
     scoring: Scoring = UNMODIFIED,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    lse = torch.empty(query.shape[:3], dtype=torch.float32, device=plan.device)
+    out = empty(*plan.out, query.dtype, plan.device)
+    lse = empty(*plan.lse, torch.float32, plan.device)
     scoring = scoring.for_kernels() if scoring.text else scoring
-    plan.launch(query, key, value, out, lse, descriptor, scale, scoring)()
+    counter = _counter(plan.device) if plan.has_counter else None
+    arguments = plan.arguments(query, key, value, out, lse, descriptor, counter, scale, scoring)
+    launch(plan.kernel, (plan.programs, 1, 1), plan.device, arguments)
     return out, lse
 
 
@@ -133,13 +135,16 @@ class Plan(NamedTuple):
     programs: int
     maps: tuple[TensorMaps, TensorMaps, TensorMaps, TensorMaps]
     """Of query, key, value and out."""
-    sections: tuple[int, ...]
+    out: tuple[tuple[int, ...], tuple[int, ...]]
+    """Shape and strides."""
+    lse: tuple[tuple[int, ...], tuple[int, ...]]
+    sections: tuple[int, int, int, int]
     """Where in a descriptor the sections start that the kernel reads, in bytes."""
     numbers: tuple[int, ...]
     device: torch.device
     has_counter: bool
 
-    def launch(
+    def arguments(
         self,
         query: torch.Tensor,
         key: torch.Tensor,
@@ -147,26 +152,26 @@ class Plan(NamedTuple):
         out: torch.Tensor,
         lse: torch.Tensor,
         descriptor: Descriptor,
+        counter: torch.Tensor | None,
         scale: float,
         scoring: Scoring = UNMODIFIED,
-    ) -> Launch:
-        """The launch for these tensors; out and lse are contiguous."""
+    ) -> list[Argument]:
+        """The kernel's arguments for these tensors; out and lse are contiguous."""
         query_map, key_map, value_map, out_map = self.maps
         base = descriptor.buffer.data_ptr()
-        counter = _counter(self.device) if self.has_counter else None
-        arguments: list[Argument] = [
-            query_map(query.data_ptr()),
-            key_map(key.data_ptr()),
-            value_map(value.data_ptr()),
-            out_map(out.data_ptr()),
+        order, visits, patterns, columns = self.sections
+        return [
+            query_map[query.data_ptr()],
+            key_map[key.data_ptr()],
+            value_map[value.data_ptr()],
+            out_map[out.data_ptr()],
             lse.data_ptr(),
-            *[base + section for section in self.sections],
-            *([] if counter is None else [counter.data_ptr()]),
+            *(base + order, base + visits, base + patterns, base + columns),
+            *(() if counter is None else (counter.data_ptr(),)),
             *self.numbers,
             scale,
             *(scoring.kernel_arguments() if scoring.text else ()),
         ]
-        return Launch(self.kernel, self.programs, arguments, self.device, counter)
 
 
 @lru_cache(maxsize=256)
@@ -198,12 +203,12 @@ def _plan(kind: Kind, layout: Layout, config: HopperConfig, score: str = "") -> 
     key_heads, device = kind.key_shape[1], kind.device
     all_heads = batch * heads
     tiles = layout.query_tiles * all_heads
-    out_stride = (heads * queries * head_dim, queries * head_dim, head_dim, 1)
+    out_shape, out_stride = tuple(kind.query_shape), (heads * queries * head_dim, queries * head_dim, head_dim, 1)
     maps = (
         TensorMaps(kind.query_shape, kind.query_stride, kind.dtype, ROWS),
         TensorMaps(kind.key_shape, kind.key_stride, kind.dtype, TILE),
         TensorMaps(kind.key_shape, kind.value_stride, kind.dtype, TILE),
-        TensorMaps(kind.query_shape, out_stride, kind.dtype, ROWS),
+        TensorMaps(out_shape, out_stride, kind.dtype, ROWS),
     )
     numbers = (
         *(heads, heads // key_heads, layout.queries, layout.keys, layout.query_tiles),
@@ -214,7 +219,9 @@ def _plan(kind: Kind, layout: Layout, config: HopperConfig, score: str = "") -> 
         kernel=_kernel(kernel_head_dim(head_dim) or head_dim, kind.dtype, config, score, device.index),
         programs=min(tiles, _processors(device)) if config.is_persistent else tiles,
         maps=maps,
-        sections=tuple(WORD * x for x in (layout.order, layout.visits, layout.patterns, layout.columns)),
+        out=(out_shape, out_stride),
+        lse=(out_shape[:3], (heads * queries, queries, 1)),
+        sections=(WORD * layout.order, WORD * layout.visits, WORD * layout.patterns, WORD * layout.columns),
         numbers=numbers,
         device=device,
         has_counter=config.schedule is Schedule.ATOMIC,
@@ -233,7 +240,9 @@ def prepare_launch(
 ) -> Launch:
     """The launch of a variant for these tensors; out and lse are contiguous."""
     plan = _plan(_kind(query, key, value), descriptor.layout, config)
-    return plan.launch(query, key, value, out, lse, descriptor, scale)
+    counter = _counter(plan.device) if plan.has_counter else None
+    arguments = plan.arguments(query, key, value, out, lse, descriptor, counter, scale)
+    return Launch(plan.kernel, plan.programs, arguments, plan.device, counter)
 
 
 def heads_together(key_shape: Sequence[int], size: int, heads: int, all_heads: int) -> int:
@@ -305,7 +314,8 @@ def _counter(device: torch.device) -> torch.Tensor:
     key = (device.index, current_stream(device.index))
     if key not in _of_stream:
         if device.index not in _unused:
-            _unused[device.index] = iter(torch.zeros((COUNTERS, 2), dtype=torch.int32, device=device))
+            zeros = torch.zeros((COUNTERS, 2), dtype=torch.int32, device=device)
+            _unused[device.index] = map(zeros.__getitem__, range(COUNTERS))  # iter(zeros) makes all tensors at once
             torch.cuda.current_stream(device).synchronize()
         _of_stream[key] = _unused_counter(device)
     return _of_stream[key]

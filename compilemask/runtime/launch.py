@@ -1,13 +1,22 @@
-"""Launches compiled kernels on the device and the current stream of a tensor."""
+"""Memory for results and launches of compiled kernels, on the device and the current stream of a tensor.
+
+Both go past PyTorch's general ways, each of which takes microseconds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
+import torch._C._dynamo
 
 from compilemask.passes.instrument import observers_of_launches
 from compilemask.runtime.driver import Argument, Grid, Kernel
+
+_Sizes = tuple[int, ...]
+_guards: Any = torch._C._dynamo.guards
+"""Holds what TorchInductor's code allocates memory with."""
 
 
 def launch(kernel: Kernel, grid: Grid, device: torch.device, arguments: Sequence[Argument]) -> None:
@@ -15,19 +24,33 @@ def launch(kernel: Kernel, grid: Grid, device: torch.device, arguments: Sequence
 
     A grid with a zero in it launches nothing.
     """
-    if 0 in grid:
-        return
+    launch_in_order(((kernel, grid),), device, arguments)
+
+
+def launch_in_order(
+    launches: Iterable[tuple[Kernel, Grid]], device: torch.device, arguments: Sequence[Argument]
+) -> None:
+    """As `launch`, of kernels that take the same arguments, one after the other."""
     index = device.index
     # A launch goes to the current device, whichever the tensors live on.
-    if torch.cuda.current_device() == index:
-        kernel(grid, current_stream(index), arguments)
-    else:
+    if torch._C._cuda_getDevice() != index:
         with torch.cuda.device(index):
-            kernel(grid, current_stream(index), arguments)
-    for observer in observers_of_launches():
-        observer.launched(kernel.binary.name, kernel.text(), grid)
+            return launch_in_order(launches, device, arguments)
+    stream = current_stream(index)
+    for kernel, grid in launches:
+        if 0 not in grid:
+            kernel(grid, stream, arguments)
+            for observer in observers_of_launches():
+                observer.launched(kernel.binary.name, kernel.text(), grid)
+
+
+def empty(shape: _Sizes, stride: _Sizes, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor in new memory of a CUDA device."""
+    if torch._C._cuda_getDevice() == device.index:
+        return _guards._empty_strided_cuda(shape, stride, dtype)
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
 def current_stream(index: int) -> int:
-    """The current stream of a device; without a Python object for it, which takes microseconds."""
+    """The current stream of a device; without a Python object for it."""
     return torch._C._cuda_getCurrentRawStream(index)

@@ -27,7 +27,10 @@ _INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_128B, _OUTSIDE_IS_ZERO = 0, 3, 2,
 
 def is_aligned(*tensors: torch.Tensor) -> bool:
     """Whether tensors start where TMA can read them."""
-    return not any([x.data_ptr() % STRIDE_BYTES for x in tensors])
+    addresses = 0
+    for x in tensors:
+        addresses |= x.data_ptr()
+    return addresses % STRIDE_BYTES == 0
 
 
 def is_readable(shape: Sequence[int], stride: Sequence[int], size: int) -> bool:
@@ -45,11 +48,10 @@ def is_readable(shape: Sequence[int], stride: Sequence[int], size: int) -> bool:
     )
 
 
-class TensorMaps:
-    """The tensor maps of tensors [B, H, S, D] that differ in their address alone.
+class TensorMaps(dict[int, bytes]):
+    """The tensor maps of tensors [B, H, S, D] that differ in their address alone, by address, made when asked for.
 
-    They are for boxes of so many rows, 128 bytes wide, permuted as wgmma reads them. Calling it gives the map at an
-    address, which must be a multiple of 16.
+    They are for boxes of so many rows, 128 bytes wide, permuted as wgmma reads them. Addresses are multiples of 16.
     """
 
     def __init__(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, rows: int) -> None:
@@ -62,14 +64,11 @@ class TensorMaps:
         self._lengths = (c_uint64 * rank)(*reversed(shape))
         self._strides = (c_uint64 * (rank - 1))(*reversed(strides))
         self._box, self._steps = (c_uint32 * rank)(*box), (c_uint32 * rank)(*[1] * rank)
-        self._maps: dict[int, bytes] = {}
 
-    def __call__(self, address: int) -> bytes:
-        found = self._maps.get(address)
-        if found is None:
-            if len(self._maps) >= KEPT_MAPS:
-                self._maps.clear()
-            found = self._maps[address] = self._encoded(address)
+    def __missing__(self, address: int) -> bytes:
+        if len(self) >= KEPT_MAPS:
+            self.clear()
+        found = self[address] = self._encoded(address)
         return found
 
     def _encoded(self, address: int) -> bytes:

@@ -152,6 +152,8 @@ def check_rows(rows: int) -> None:
 
 def check_mask_shape(shape: tuple[int, int], batch: int, heads: int) -> None:
     """Raise MaskError unless a mask for `shape` = (B or 1, H or 1) fits `batch` x `heads`."""
+    if shape == (1, 1):
+        return
     for name, of_mask, expected in (("batch", shape[0], batch), ("heads", shape[1], heads)):
         if of_mask not in (1, expected):
             raise MaskError(f"the mask has {name} {of_mask}, q has {expected}; expected 1 or {expected}")
@@ -159,14 +161,14 @@ def check_mask_shape(shape: tuple[int, int], batch: int, heads: int) -> None:
 
 def check_descriptor(layout: Layout, device: torch.device, problem: Problem, where: torch.device) -> None:
     """Raise DescriptorError, MaskError or DeviceError unless a descriptor fits q, k and v on device `where`."""
-    if (layout.queries, layout.keys) != (problem.queries, problem.keys):
+    if layout.queries != problem.queries or layout.keys != problem.keys:
         raise DescriptorError(
             f"the descriptor was built for {layout.queries} queries and {layout.keys} keys, "
             f"q and k have {problem.queries} and {problem.keys}"
         )
     if device != where:
         raise DeviceError(f"the descriptor is on {device}, q on {where}; expected one device")
-    check_mask_shape((layout.batch, layout.heads), problem.batch, problem.query_heads)
+    check_mask_shape(layout.batch_shape, problem.batch, problem.query_heads)
 
 
 def check_score(score: Score, problem: Problem, where: torch.device, return_lse: bool) -> Scoring:
