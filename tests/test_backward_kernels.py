@@ -107,7 +107,7 @@ def rows_of(problem: Problem, aligned: bool, with_grad_lse: bool = True) -> tupl
     shift, delta = (np.full(problem.lse.numel(), np.nan, np.float32) for _ in range(2))
     numbers = [problem.lse.numpy().ravel(), *([problem.grad_lse.numpy().ravel()] if with_grad_lse else [])]
     strides = [stride for x in (problem.out, problem.grad) for stride in x.stride()[:3]]
-    values = [memory(problem.out), memory(problem.grad), *numbers, shift, delta, *strides, heads, queries]
+    values = [memory(problem.out), memory(problem.grad), *numbers, shift, delta, *strides, heads, queries, queries]
     run_kernel(kernel, (-(-queries // attention_backward_rows.ROWS), heads, batch), values, seed=0)
     return shift, delta
 

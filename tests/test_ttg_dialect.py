@@ -83,6 +83,14 @@ INVALID: dict[str, list[tuple[str, str]]] = {
     "ttg.memdesc_trans": [
         ("%r = ttg.memdesc_trans %tile {order = array<i32: 1, 1>} : !tile -> !turned", "no permutation"),
         ("%r = ttg.memdesc_trans %tile {order = array<i32: 1, 0>} : !tile -> !tile", "layout should be"),
+        (
+            '%part = "ttg.memdesc_subslice"(%tile) <{offsets = array<i32: 32, 0>}>'
+            " : (!tile) -> !ttg.memdesc<32x64xbf16, #rows, #smem, mutable, 64x64>\n"
+            "%r = ttg.memdesc_trans %part {order = array<i32: 1, 0>}"
+            " : !ttg.memdesc<32x64xbf16, #rows, #smem, mutable, 64x64>"
+            " -> !ttg.memdesc<64x32xbf16, #columns, #smem, mutable>",
+            "cut from another buffer",
+        ),
     ],
     "ttg.memdesc_reshape": [
         (

@@ -84,7 +84,7 @@ def _numbers_of_rows(
     aligned = is_aligned(out) and is_aligned(grad)
     kernel = kernel_for(rows_kernel(head_dim, out.dtype, aligned, grad_lse is not None), out.device, Options(4))
     arguments = [*(x.data_ptr() for x in (out, grad, *given, shift, delta)), *strides(out), *strides(grad)]
-    launch(kernel, (ceil_div(queries, ROWS), heads, batch), out.device, [*arguments, heads, queries])
+    launch(kernel, (ceil_div(queries, ROWS), heads, batch), out.device, [*arguments, heads, queries, queries])
     return [shift, delta]
 
 

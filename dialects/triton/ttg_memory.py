@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType, i32
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IntAttr, IntegerAttr, TensorType, i32
 from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -218,6 +218,7 @@ class MemDescTransOp(IRDLOperation):
             source.element_type,
             transposed_layout(source.layout, order),
             mutable=source.is_mutable,
+            alloc_shape=_permuted(source.alloc_shape, order),
         )
         super().__init__(
             operands=[src], result_types=[result], properties={"order": DenseArrayBase.from_list(i32, list(order))}
@@ -231,6 +232,12 @@ class MemDescTransOp(IRDLOperation):
         require(result.shape == tuple(source.shape[i] for i in order), self, f"{result} is not {source} permuted")
         expected = transposed_layout(source.layout, order)
         require(result.layout == expected, self, f"the result's layout should be {expected}")
+        whole = _permuted(result.alloc_shape, range(len(order))) == _permuted(source.alloc_shape, order)
+        require(whole, self, f"{result} is cut from another buffer than {source} permuted")
+
+
+def _permuted(sizes: ArrayAttr[IntAttr], order: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sizes.data[i].data for i in order)
 
 
 def transposed_layout(layout: AnySharedLayout, order: Sequence[int]) -> AnySharedLayout:

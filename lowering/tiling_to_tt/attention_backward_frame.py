@@ -115,10 +115,10 @@ def mask_of(kb: KernelBuilder, batch: Value, head: Value) -> Value:
     return batch * kb.arg("mask_batch_stride") + head * kb.arg("mask_head_stride")
 
 
-def numbers_of_head(kb: KernelBuilder, name: str, batch: Value, head: Value) -> Value:
-    """Address of the first number of a head in an argument of shape [B, Hq, Sq]."""
+def numbers_of_head(kb: KernelBuilder, name: str, batch: Value, head: Value, length: str = "queries") -> Value:
+    """Address of the first number of a head in an argument of shape [B, Hq, length]."""
     row = batch * kb.arg("heads") + head
-    return kb.arg(name) + kb.cast(row, i64) * kb.cast(kb.arg("queries"), i64)
+    return kb.arg(name) + kb.cast(row, i64) * kb.cast(kb.arg(length), i64)
 
 
 def open_frame(

@@ -1,7 +1,8 @@
 """The kernel `attention_backward_rows`: what the other backward kernels need to know of each query row.
 
 `shift` is the log-sum-exp in base 2, +inf in a row that sees nothing, so that all its weights are 0. `delta` is the
-gradient along the row's output less that of its log-sum-exp, 0 in such a row. Grid: (ceil(Sq / ROWS), Hq, B).
+gradient along the row's output less that of its log-sum-exp, 0 in such a row. Both have `stored` >= Sq numbers per
+head; rows behind Sq see nothing. Grid: (ceil(stored / ROWS), Hq, B).
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ def kernel_arguments(element_type: AnyFloat, aligned: bool, with_grad_lse: bool)
     tensors = ("out", "grad")
     return [
         *(Arg(name, ptr(element_type), VECTOR_BYTES if aligned else None) for name in tensors),
-        *(Arg(name, ptr(f32)) for name in _numbers(with_grad_lse)),
+        *(Arg(name, ptr(f32)) for name in ("lse", *(["grad_lse"] if with_grad_lse else []), "shift", "delta")),
         *stride_arguments(tensors, element_type.bitwidth // 8, aligned),
-        *(Arg(name, i32) for name in ("heads", "queries")),
+        *(Arg(name, i32) for name in ("heads", "queries", "stored")),
     ]
 
 
@@ -47,21 +48,20 @@ def emit_rows(head_dim: int, element_type: AnyFloat, *, aligned: bool, with_grad
     first, head = kb.program_id(0) * ROWS, kb.program_id(1)
     row = first + kb.arange(0, ROWS)
     inside = row < kb.arg("queries")
-    numbers = {name: numbers_of_head(kb, name, frame.batch, head) + row for name in _numbers(with_grad_lse)}
+
+    def numbers(name: str, length: str) -> Value:
+        return numbers_of_head(kb, name, frame.batch, head, length) + row
 
     def load_rows(tensor: str) -> Value:
         addresses = frame.block(frame.origin(tensor, tensor, head), tensor, first, ROWS)
         return kb.cast(kb.load(addresses, frame.with_dims(inside[:, None]), 0.0), f32)
 
-    lse = kb.load(numbers["lse"], inside, -math.inf)
+    lse = kb.load(numbers("lse", "queries"), inside, -math.inf)
     blind = lse == -math.inf
     delta = kb.reduce(load_rows("out") * load_rows("grad"), 1, "sum")
     if with_grad_lse:
-        delta = delta - kb.load(numbers["grad_lse"], inside, 0.0)
-    kb.store(numbers["shift"], kb.where(blind, math.inf, lse * LOG2_E), inside)
-    kb.store(numbers["delta"], kb.where(blind, 0.0, delta), inside)
+        delta = delta - kb.load(numbers("grad_lse", "queries"), inside, 0.0)
+    stored = row < kb.arg("stored")
+    kb.store(numbers("shift", "stored"), kb.where(blind, math.inf, lse * LOG2_E), stored)
+    kb.store(numbers("delta", "stored"), kb.where(blind, 0.0, delta), stored)
     return kb.finish()
-
-
-def _numbers(with_grad_lse: bool) -> tuple[str, ...]:
-    return ("lse", "grad_lse", "shift", "delta") if with_grad_lse else ("lse", "shift", "delta")

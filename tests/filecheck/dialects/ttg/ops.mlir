@@ -32,6 +32,7 @@ tt.func public @every(%raw: !tt.ptr<i8, 0> {tt.nv_tma_desc = 1 : i32}, %n: i32, 
   %tile = ttg.memdesc_reshape %one : !ttg.memdesc<1x1x64x64xbf16, #rows4, #smem, mutable> -> !tile
   %turned = ttg.memdesc_trans %tile {order = array<i32: 1, 0>} : !tile -> !turned
   %part = "ttg.memdesc_subslice"(%tile) <{offsets = array<i32: 32, 0>}> : (!tile) -> !ttg.memdesc<32x64xbf16, #rows, #smem, mutable, 64x64>
+  %turned_part = ttg.memdesc_trans %part {order = array<i32: 1, 0>} : !ttg.memdesc<32x64xbf16, #rows, #smem, mutable, 64x64> -> !ttg.memdesc<64x32xbf16, #columns, #smem, mutable, 64x64>
   %words = ttg.memdesc_reinterpret %tile : !tile -> !ttg.memdesc<2048xi32, #plain, #smem, mutable>
   ttng.init_barrier %bar, 2 : !bar
   ttng.fence_async_shared {bCluster = false}
@@ -79,6 +80,7 @@ tt.func public @every(%raw: !tt.ptr<i8, 0> {tt.nv_tma_desc = 1 : i32}, %n: i32, 
 // CHECK:      ttg.memdesc_index %bars[%n] : !ttg.memdesc<2x1xi64, #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>, #ttg.shared_memory, mutable> ->
 // CHECK:      ttg.memdesc_trans %tile {order = array<i32: 1, 0>}
 // CHECK:      #ttg.shared_memory, mutable, 64x64>
+// CHECK-NEXT: ttg.memdesc_trans %part {order = array<i32: 1, 0>} {{.*}} -> !ttg.memdesc<64x32xbf16, {{.*}}, mutable, 64x64>
 // CHECK:      ttng.init_barrier %bar, 2 : !ttg.memdesc
 // CHECK-NEXT: ttng.fence_async_shared {bCluster = false}
 // CHECK-NEXT: ttng.barrier_expect %bar, 8192, %yes : !ttg.memdesc

@@ -1,0 +1,61 @@
+"""The kernel `attention_backward_total`: the gradient of queries from its sum in float32, which another one has left.
+
+The sum is [B, Hq, Sq, D], contiguous, still without the scale. If the descriptor that was followed had no room for all
+visits, as the status in its header says, nobody knows what is missing from the sum: the gradient is NaN.
+Grid: (ceil(Sq / ROWS), Hq, B).
+"""
+
+from __future__ import annotations
+
+import math
+
+from xdsl.dialects.builtin import AnyFloat, ModuleOp
+
+from compilemask.lowering.tiling_to_tt.attention_addresses import VECTOR_BYTES, Addresses, stride_arguments
+from compilemask.lowering.tiling_to_tt.builder import Arg, KernelBuilder, Value, f32, i32, i64, ptr
+
+NAME = "attention_backward_total"
+ROWS = 32
+"""Rows of a program."""
+
+
+def kernel_arguments(element_type: AnyFloat) -> list[Arg]:
+    """The kernel's arguments in order."""
+    return [
+        Arg("sum_q", ptr(f32), VECTOR_BYTES),
+        Arg("grad_q", ptr(element_type), VECTOR_BYTES),
+        Arg("status", ptr(i32)),
+        *stride_arguments(("grad_q",), element_type.bitwidth // 8, aligned=True),
+        *(Arg(name, i32) for name in ("heads", "queries")),
+        Arg("scale", f32),
+    ]
+
+
+class _Frame(Addresses):
+    def __init__(self, kb: KernelBuilder, dim: int) -> None:
+        self.kb, self.batch, self.dim = kb, kb.program_id(2), dim
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim
+
+
+def emit_total(head_dim: int, element_type: AnyFloat) -> ModuleOp:
+    """A module with the kernel, for a head_dim that is a power of two."""
+    kb = KernelBuilder(NAME, kernel_arguments(element_type))
+    frame = _Frame(kb, head_dim)
+    first, head = kb.program_id(0) * ROWS, kb.program_id(1)
+    row = (first + kb.arange(0, ROWS))[:, None]
+    inside = row < kb.arg("queries")
+    factor = kb.where(kb.load(kb.arg("status")) == 0, kb.arg("scale"), math.nan)
+    total = kb.load(_sums(frame, head, first) + (row - first) * head_dim + frame.dims(), inside, 0.0) * factor
+    address = frame.block(frame.origin("grad_q", "grad_q", head), "grad_q", first, ROWS)
+    kb.store(address, kb.cast(total, element_type), inside)
+    return kb.finish()
+
+
+def _sums(frame: _Frame, head: Value, first: Value) -> Value:
+    """Address of the program's first row in the sum."""
+    kb = frame.kb
+    rows = kb.cast(frame.batch * kb.arg("heads") + head, i64) * kb.cast(kb.arg("queries"), i64) + kb.cast(first, i64)
+    return kb.arg("sum_q") + rows * frame.head_dim

@@ -1,0 +1,54 @@
+"""How the Hopper kernel for gradients of keys and values is built: queries of a step, stages, what it sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import AnyFloat
+
+from compilemask.errors import LoweringError
+from compilemask.lowering.tiling_to_ttg.attention_config import BARRIER_BYTES, ROWS, TILE, check_supported
+
+SUM_COLUMNS = 64
+"""Of a block [64, 64] that is added to the gradient of queries: one for each warpgroup and step."""
+HALF_BYTES, FLOAT_BYTES = 2, 4
+
+
+@dataclass(frozen=True)
+class HopperBackwardConfig:
+    """One variant of the kernel, which computes the gradients of 128 keys with two warpgroups.
+
+    A step visits `queries` rows, of which `stages` buffers run ahead. `sums_queries` adds to the gradient of queries in
+    memory, in any order: two runs may differ in the last bits. Without it that gradient is left to another kernel.
+    `hold_weights` and `pin_rounding` keep ptxas and LLVM from moving what should run beside a product, as
+    `hold_softmax` and `pin_rounding` do in `HopperConfig`.
+    """
+
+    queries: int = 64
+    stages: int = 2
+    sums_queries: bool = True
+    hold_weights: bool = True
+    pin_rounding: bool = True
+    consumer_registers: int = 240
+    producer_registers: int = 24
+
+    def __post_init__(self) -> None:
+        if self.queries not in (ROWS, TILE):
+            raise LoweringError(f"{self.queries} queries a step; {ROWS} or {TILE} are possible")
+        if self.stages < 2 or self.stages & (self.stages - 1):
+            raise LoweringError(f"{self.stages} stages; a power of two from 2 is needed")
+
+    def shared_bytes(self, head_dim: int) -> int:
+        """An upper bound on the shared memory of a program."""
+        row = HALF_BYTES * head_dim
+        rings = 2 * self.stages * self.queries * (row + FLOAT_BYTES)
+        exchange = 2 * TILE * self.queries * HALF_BYTES + 2 * ROWS * SUM_COLUMNS * FLOAT_BYTES
+        return rings + 2 * TILE * row + (exchange if self.sums_queries else 0) + BARRIER_BYTES
+
+    @classmethod
+    def choose(cls, head_dim: int, element_type: AnyFloat, *, sums_queries: bool = True) -> HopperBackwardConfig:
+        """The variant for a head dimension and element type. Raises LoweringError if there is none."""
+        check_supported(head_dim, element_type)
+        if head_dim == 128:
+            return cls(sums_queries=sums_queries)
+        return cls(queries=TILE, sums_queries=sums_queries, hold_weights=not sums_queries)

@@ -1,0 +1,148 @@
+"""A step of the backward kernel: a warpgroup's 64 keys against the queries of one buffer.
+
+Scores are computed transposed, keys down and queries across, S^T = K Q^T and dP^T = V dO^T, so that weights P^T and
+slopes dS^T come out of the tensor cores as the left operands that dV = P^T dO and dK = dS^T Q take from registers. Only
+dQ = dS K sums over the keys of both warpgroups, which exchange their slopes through shared memory (Dao, "FlashAttention
+-2", arXiv 2307.08691; Shah et al., "FlashAttention-3", arXiv 2407.08608).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from compilemask.lowering.tiling_to_tt.builder import Value
+from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import BOTH, clean_queries
+from compilemask.lowering.tiling_to_ttg.attention_backward_config import SUM_COLUMNS
+from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame, Ring
+from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, Visits
+from compilemask.lowering.tiling_to_ttg.attention_bits import visible
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_softmax import LOG2_E
+from compilemask.lowering.tiling_to_ttg.builder import dot_operand
+from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer, Product
+
+SLOPES_BARRIER = 8
+BITS_PER_HALF = 16
+"""Of a word: those of 64 queries."""
+
+
+class State(NamedTuple):
+    """Between two steps: sums [64, D] f32 of a warpgroup's keys, and the number of the next step."""
+
+    grad_key: Value
+    grad_value: Value
+    count: Value
+
+
+class Step(NamedTuple):
+    """Where a step stands: the first of its queries, of a head's visits."""
+
+    tile: KeyTile
+    visits: Visits
+    first: Value
+    words: Value | None
+    """[64, 4] of the query tile's pattern; None if all pairs are visible."""
+
+
+def advance(frame: Frame, part: int, state: State, step: Step) -> State:
+    """The sums with a step's queries in them."""
+    kb, (place, phase) = frame.kb, frame.place(state.count)
+    query, grad = (_rows(frame, ring, place) for ring in (frame.query, frame.grad))
+    frame.query.full[place].wait(phase)
+    if step.words is not None:
+        with kb.if_else(step.visits.blind != 0) as some, some.then():
+            frame.grad.full[place].wait(phase)
+            clean_queries(frame, part, place)
+    scores = kb.warp_group_dot(frame.own_rows(frame.key, part), query.transpose(), layout=frame.layouts.scores)
+    frame.grad.full[place].wait(phase)
+    rises = kb.warp_group_dot(frame.own_rows(frame.value, part), grad.transpose(), layout=frame.layouts.scores)
+    weights = _weights(frame, kb.warp_group_dot_wait(scores, pending=1), place, step)
+    weight_operand = _operand(frame, _rounded(frame, weights))
+    if frame.config.hold_weights:
+        frame.grad.full[place].wait(phase)
+    delta = _numbers(frame, frame.grad, place)
+    slopes = _rounded(frame, weights * (kb.warp_group_dot_wait(rises) - delta))
+    if frame.exchange is None:
+        grad_value = kb.warp_group_dot(weight_operand, grad, state.grad_value)
+        return _finish(frame, state, place, grad_value, _operand(frame, slopes), query)
+    exchanged = frame.exchange.slopes[state.count % 2]
+    exchanged.part((part * ROWS, 0), (ROWS, frame.config.queries)).store(slopes)
+    kb.fence_async_shared()
+    grad_value = kb.warp_group_dot(weight_operand, grad, state.grad_value)
+    slope_operand = _operand(frame, slopes)
+    kb.bar_sync(SLOPES_BARRIER, BOTH)
+    grad_query = _multiply_keys(frame, part, exchanged)
+    return _finish(frame, state, place, grad_value, slope_operand, query, (part, grad_query, step))
+
+
+def _weights(frame: Frame, scores: Value, place: Value, step: Step) -> Value:
+    """Of the pairs of a step, 0 where they are not visible; the scale may be of any sign."""
+    kb, queries = frame.kb, frame.config.queries
+    exponents = scores * (kb.arg("scale") * LOG2_E) - _numbers(frame, frame.query, place)
+    if step.words is not None:
+        words = step.words
+        if queries < TILE:
+            words = kb.shift_right_unsigned(words, (step.first // queries) % (TILE // queries) * BITS_PER_HALF)
+        exponents = kb.where(visible(kb, words, frame.layouts.scores, queries), exponents, -math.inf)
+    return kb.exp2(exponents)
+
+
+def _finish(
+    frame: Frame,
+    state: State,
+    place: Value,
+    grad_value: Product,
+    slopes: Value,
+    query: Buffer,
+    sums: tuple[int, Product, Step] | None = None,
+) -> State:
+    """Waits for the products of a step, frees its buffers, and adds its part of the gradient of queries."""
+    kb = frame.kb
+    value_sum = kb.warp_group_dot_wait(grad_value, pending=0 if sums is None else 1)
+    frame.grad.empty[place].arrive()
+    grad_key = kb.warp_group_dot(slopes, query, state.grad_key)
+    if sums is not None:
+        part, product, step = sums
+        _add_to_queries(frame, part, kb.warp_group_dot_wait(product, pending=1), step)
+    key_sum = kb.warp_group_dot_wait(grad_key)
+    frame.query.empty[place].arrive()
+    return State(key_sum, value_sum, state.count + 1)
+
+
+def _multiply_keys(frame: Frame, part: int, slopes: Buffer) -> Product:
+    """Starts a warpgroup's part of slopes times keys: half of the columns, or half of the queries if D is 64."""
+    keys = frame.key.buffer.reshape(TILE, frame.head_dim)
+    if frame.config.queries == ROWS:
+        return frame.kb.warp_group_dot(slopes.transpose(), keys.part((0, part * SUM_COLUMNS), (TILE, SUM_COLUMNS)))
+    return frame.kb.warp_group_dot(slopes.part((0, part * ROWS), (TILE, ROWS)).transpose(), keys)
+
+
+def _add_to_queries(frame: Frame, part: int, product: Value, step: Step) -> None:
+    """Adds a warpgroup's part [64, 64] to the sum in memory, atomically."""
+    kb, exchange = frame.kb, frame.exchange
+    assert exchange is not None
+    buffer = exchange.part[part]
+    kb.store_wait()
+    buffer.reshape(ROWS, SUM_COLUMNS).store(product)
+    kb.fence_async_shared()
+    row, column = (0, part * SUM_COLUMNS) if frame.config.queries == ROWS else (part * ROWS, 0)
+    exchange.sum_map.reduce("add", [step.tile.batch, step.visits.head, step.first + row, column], buffer)
+
+
+def _rows(frame: Frame, ring: Ring, place: Value) -> Buffer:
+    return ring.rows[place].reshape(frame.config.queries, frame.head_dim)
+
+
+def _numbers(frame: Frame, ring: Ring, place: Value) -> Value:
+    """[1, queries]."""
+    return ring.numbers[place].reshape(frame.config.queries).load(frame.layouts.columns)[None, :]
+
+
+def _rounded(frame: Frame, x: Value) -> Value:
+    kb = frame.kb
+    return kb.round_in_place(x, frame.element_type) if frame.config.pin_rounding else kb.cast(x, frame.element_type)
+
+
+def _operand(frame: Frame, x: Value) -> Value:
+    return frame.kb.convert_layout(x, dot_operand(frame.layouts.sums))

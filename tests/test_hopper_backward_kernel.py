@@ -1,0 +1,223 @@
+"""The Hopper backward kernel, executed in numpy with its warps interleaved at random, against the oracle."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from compare import assert_close, dense_attention
+from sample_masks import MASKS
+from test_backward_kernels import TOLERANCE, Problem
+from test_hopper_kernel import ELEMENT, storage
+from xdsl.dialects.builtin import ModuleOp, bf16, f16, f32
+
+import compilemask as cm
+from compilemask.dialects.semantics import triton as portable
+from compilemask.dialects.semantics.triton_gpu import TensorMap, run_kernel
+from compilemask.errors import LoweringError
+from compilemask.lowering.tiling_to_tt import attention_backward_rows, attention_backward_total
+from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
+from compilemask.lowering.tiling_to_ttg.attention_backward_frame import kernel_arguments
+from compilemask.runtime.descriptor import Descriptor
+
+TILE = 128
+
+
+@lru_cache
+def kernel_of(head_dim: int, dtype: torch.dtype, config: HopperBackwardConfig) -> ModuleOp:
+    return emit_backward(head_dim, ELEMENT[dtype], config)
+
+
+def rows_of(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """`shift` and `delta` [B * Hq, NQ * 128]."""
+    batch, heads, queries, dim = problem.q.shape
+    stored = -(-queries // TILE) * TILE
+    kernel = attention_backward_rows.emit_rows(dim, ELEMENT[problem.q.dtype], aligned=True, with_grad_lse=True)
+    shift, delta = (np.full(batch * heads * stored, np.nan, np.float32) for _ in range(2))
+    tensors = (problem.out, problem.grad)
+    values = [
+        *(storage(x).reshape(-1) for x in tensors),
+        *(problem.lse.numpy().ravel(), problem.grad_lse.numpy().ravel(), shift, delta),
+        *(stride for x in tensors for stride in x.stride()[:3]),
+        *(heads, queries, stored),
+    ]
+    portable.run_kernel(kernel, (stored // attention_backward_rows.ROWS, heads, batch), values, seed=0)
+    return shift.reshape(-1, stored), delta.reshape(-1, stored)
+
+
+def backward(
+    problem: Problem, config: HopperBackwardConfig, *, seed: int = 0, kernel: ModuleOp | None = None
+) -> list[torch.Tensor]:
+    """Gradients of k and v, in memory that was full of NaN, and that of q if the kernel sums it."""
+    (batch, heads, queries, dim), dtype = problem.q.shape, problem.q.dtype
+    descriptor = problem.descriptor.transposed
+    assert descriptor is not None
+    layout, key_heads = descriptor.layout, problem.k.shape[1]
+    sums = torch.zeros(problem.q.shape, dtype=torch.float32)
+    gradients = [x.new_full(x.shape, torch.nan) for x in (problem.k, problem.v)]
+    maps = [*map(storage, (problem.q, problem.k, problem.v, problem.grad)), *rows_of(problem)]
+    maps += [*([sums.numpy()] if config.sums_queries else []), *map(storage, gradients)]
+    sections = (descriptor.tiles, descriptor.order, descriptor.visits, descriptor.patterns)
+    values: list[Any] = [
+        *map(TensorMap, maps),
+        *(section.contiguous().numpy().reshape(-1) for section in sections),
+        *(heads, heads // key_heads, queries, layout.queries, layout.query_tiles),
+        *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
+        problem.scale,
+    ]
+    names = [argument.name for argument in kernel_arguments(config)]
+    kernel = kernel_of(dim, dtype, config) if kernel is None else kernel
+    run_kernel(kernel, (layout.query_tiles, key_heads, batch), dict(zip(names, values, strict=True)), seed=seed)
+    return [*gradients, *([total(problem, sums)] if config.sums_queries else [])]
+
+
+def total(problem: Problem, sums: torch.Tensor) -> torch.Tensor:
+    """The gradient of queries from its sum."""
+    (batch, heads, queries, dim), transposed = problem.q.shape, problem.descriptor.transposed
+    assert transposed is not None
+    grad_q = problem.q.new_full(problem.q.shape, torch.nan)
+    status = transposed.header[14:15].numpy()
+    values = [
+        *(sums.numpy().reshape(-1), storage(grad_q).reshape(-1), status),
+        *grad_q.stride()[:3],
+        *(heads, queries, problem.scale),
+    ]
+    kernel = attention_backward_total.emit_total(dim, ELEMENT[problem.q.dtype])
+    portable.run_kernel(kernel, (-(-queries // attention_backward_total.ROWS), heads, batch), values, seed=0)
+    return grad_q
+
+
+def check(
+    mask: cm.Mask,
+    queries: int,
+    keys: int,
+    *,
+    heads: tuple[int, int] = (1, 1),
+    batch: int = 1,
+    head_dim: int = 64,
+    dtype: torch.dtype = torch.float16,
+    config: HopperBackwardConfig | None = None,
+    seed: int = 0,
+    scale: float | None = None,
+) -> None:
+    """Gradients of random inputs, NaN in what nobody may notice, against the oracle's; exactly 0 where those are."""
+    problem = Problem(mask, queries, keys, heads, batch, head_dim, dtype, scale)
+    problem.poison()
+    config = config or HopperBackwardConfig.choose(head_dim, ELEMENT[dtype])
+    grad_q, grad_k, grad_v = problem.expected()
+    expected = {"k": grad_k, "v": grad_v} | ({"q": grad_q} if config.sums_queries else {})
+    for (name, reference), found in zip(expected.items(), backward(problem, config, seed=seed), strict=True):
+        assert_close(found, reference, TOLERANCE[dtype], f"gradient of {name}")
+        assert not found[reference == 0].any(), f"gradient of {name} is not exactly 0"
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("name", ["causal", "window", "shared prompt", "scattered", "full"])
+def test_masks(name: str, head_dim: int) -> None:
+    check(MASKS[name](300, 300), 300, 300, head_dim=head_dim, seed=head_dim)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_all_masks_in_batches_and_groups(name: str) -> None:
+    per_head = name.endswith("per head")
+    check(MASKS[name](300, 300), 300, 300, heads=(4, 2) if per_head else (2, 1), batch=2)
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "clear", "scattered"])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (17, 300), (300, 17), (129, 255), (200, 300), (255, 129)])
+def test_lengths(name: str, queries: int, keys: int) -> None:
+    check(MASKS[name](queries, keys), queries, keys, head_dim=64 if queries > keys else 128)
+
+
+@pytest.mark.parametrize("sums_queries", [True, False])
+@pytest.mark.parametrize("dtype", ELEMENT)
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_types_and_head_dims(dtype: torch.dtype, head_dim: int, sums_queries: bool) -> None:
+    config = HopperBackwardConfig.choose(head_dim, ELEMENT[dtype], sums_queries=sums_queries)
+    check(cm.causal() & cm.window(200), 400, 400, head_dim=head_dim, dtype=dtype, config=config)
+
+
+def test_full_tiles_without_partial_ones() -> None:
+    check(cm.full(), 512, 256)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_missing_keys_of_full_tiles_reach_nobody(head_dim: int) -> None:
+    """Their scores are 0, so that their weights overflow where all scores of a row are far below."""
+    problem = Problem(cm.full(), 256, 200, head_dim=head_dim, dtype=torch.bfloat16, scale=8.0)
+    problem.q[:] = 1 + problem.q.abs()
+    problem.k[:] = -problem.k.abs() - 1
+    problem = replaced_forward(problem)
+    assert problem.lse.max() < -200
+    grad_q, grad_k, grad_v = problem.expected()
+    config = HopperBackwardConfig.choose(head_dim, bf16)
+    for found, reference in zip(backward(problem, config), (grad_k, grad_v, grad_q), strict=True):
+        assert found.isfinite().all()
+        assert_close(found, reference, 5e-2)
+
+
+def replaced_forward(problem: Problem) -> Problem:
+    """The same problem with the forward results of its inputs."""
+    out, lse = dense_attention(problem.q, problem.k, problem.v, problem.visible, problem.scale)
+    problem.out, problem.lse = out.to(problem.q.dtype), lse.float()
+    return problem
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_rows_that_see_nothing_and_keys_that_nobody_sees(head_dim: int) -> None:
+    mask = cm.where(lambda q, kv: (q % 3 == 0) & (kv < 150) & (kv % 5 > 1))
+    check(mask, 200, 200, heads=(2, 1), head_dim=head_dim)
+    check(cm.causal(align="bottom_right"), 300, 140, head_dim=head_dim)
+    check(cm.padding(torch.zeros(1, dtype=torch.int32)), 140, 140, head_dim=head_dim)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.3, 1.0])
+def test_scales(scale: float) -> None:
+    check(cm.causal(), 200, 200, scale=scale)
+
+
+def test_a_tile_that_found_no_room_is_nan() -> None:
+    problem = Problem(cm.causal(), 300, 300, head_dim=64, dtype=torch.float16)
+    _, grad_k, grad_v = problem.expected()
+    descriptor, transposed = problem.descriptor, problem.descriptor.transposed
+    assert transposed is not None
+    transposed = Descriptor(transposed.buffer.clone(), transposed.layout)
+    problem.descriptor = Descriptor(descriptor.buffer, descriptor.layout, transposed)
+    transposed.tiles[0, 0, 2, 1] = -1
+    transposed.header[14] = 1
+    *found, grad_q = backward(problem, HopperBackwardConfig.choose(64, f16))
+    assert grad_q.isnan().all()
+    for gradient, reference in zip(found, (grad_k, grad_v), strict=True):
+        assert gradient[0, 0, 256:].isnan().all()
+        assert_close(gradient[0, 0, :256], reference[0, 0, :256], TOLERANCE[torch.float16])
+
+
+VARIANTS = {
+    "four stages": HopperBackwardConfig(queries=64, stages=4, sums_queries=False),
+    "moved by ptxas": HopperBackwardConfig(queries=128, hold_weights=False, pin_rounding=False),
+    "held": HopperBackwardConfig(queries=128, hold_weights=True),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", ["causal", "shared prompt"])
+def test_variants(name: str, variant: str) -> None:
+    check(MASKS[name](300, 300), 300, 300, heads=(2, 1), config=VARIANTS[variant])
+
+
+def test_what_has_no_kernel() -> None:
+    for head_dim, element in ((32, f16), (256, f16), (64, f32)):
+        with pytest.raises(LoweringError, match="no Hopper kernel"):
+            HopperBackwardConfig.choose(head_dim, element)
+    with pytest.raises(LoweringError, match="shared memory"):
+        kernel_of(128, torch.float16, HopperBackwardConfig(queries=128))
+    with pytest.raises(LoweringError, match="one block for each warpgroup"):
+        kernel_of(64, torch.float16, HopperBackwardConfig(queries=64))
+    for stages in (1, 3):
+        with pytest.raises(LoweringError, match="stages"):
+            HopperBackwardConfig(stages=stages)
+    with pytest.raises(LoweringError, match="queries a step"):
+        HopperBackwardConfig(queries=96)
