@@ -85,7 +85,7 @@ class HopperConfig:
 
 
 def kernel_head_dim(head_dim: int) -> int | None:
-    """D of the kernel that takes this head dimension: TMA reads columns behind the last as 0 and does not write them."""
+    """D of the kernel that takes this one: TMA reads columns behind the last as 0 and does not write them."""
     fitting = (dim for dim in HEAD_DIMS if head_dim <= dim)
     return None if head_dim % COLUMNS else next(fitting, None)
 

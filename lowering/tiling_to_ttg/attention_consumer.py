@@ -84,9 +84,8 @@ class _Patterns:
         """Of the index-th partial tile, which exists."""
         return self.frame.kb.load(self.pairs + index * 2)
 
-    def words(self, index: Value | int, number: Value | None = None) -> Value:
+    def words(self, index: Value | int, number: Value) -> Value:
         """[64, 4] of the index-th partial tile, whose pattern has this number; 0 if there is none."""
-        number = self.number(index) if number is None else number
         return pattern_words(self.frame, self.part, number, self.tile.n_partial > index)
 
 
@@ -116,22 +115,40 @@ class Turns:
             self.frame.turns[self.next].arrive()
 
 
-def consume(frame: Frame, turns: Turns, tile: Tile, progress: Progress) -> Result:
+class Ahead(NamedTuple):
+    """What a tile needs first, fetched before its turn comes."""
+
+    words: Value
+    """[64, 4] words of the first visit: all bits if it is a full tile, none if there is no visit."""
+    second: Value
+    third: Value
+    """Numbers of the next patterns."""
+
+    @classmethod
+    def of(cls, frame: Frame, part: int, tile: Tile) -> Ahead:
+        """Starts to fetch it."""
+        patterns = _Patterns(frame, part, tile)
+        everything = frame.kb.where(tile.n_full > 0, -1, 0)
+        words = pattern_words(frame, part, tile.first_pattern, tile.n_partial > 0, everything)
+        return cls(words, patterns.number(1), patterns.number(2))
+
+
+def consume(frame: Frame, turns: Turns, tile: Tile, progress: Progress, ahead: Ahead) -> Result:
     """Visits all keys of a tile; the last product with values is still in flight."""
     kb, part = frame.kb, turns.part
     query = frame.query[part].reshape(ROWS, frame.head_dim)
     frame.query_full[part].wait(progress.tiles % 2)
     patterns = _Patterns(frame, part, tile)
     scoring = Scoring(frame, part, tile)
-    words, following = patterns.words(1), patterns.number(2)
-    state = _first_visit(frame, turns, tile, query, progress.visits, scoring)
-    with kb.for_loop(1, tile.n_partial, 1, [*state, words, following]) as partial:
-        *before, words, following = partial.carried
-        ahead = patterns.words(partial.index + 1, following), patterns.number(partial.index + 2)
+    words = patterns.words(1, ahead.second)
+    state = _first_visit(frame, turns, tile, query, progress.visits, scoring, ahead.words)
+    with kb.for_loop(1, tile.n_partial, 1, [*state, words, ahead.third]) as partial:
+        *before, words, number = partial.carried
+        following = patterns.words(partial.index + 1, number), patterns.number(partial.index + 2)
         values = _partial_values(frame, tile, progress, partial.index - 1)
         key_tile = patterns.key_tile(partial.index) if scoring.needs_keys else None
         after = _visit(frame, turns, query, State(*before), values, scoring, key_tile, words)
-        partial.yield_(*after, *ahead)
+        partial.yield_(*after, *following)
     if frame.config.clean_values:
         with kb.if_else(tile.cleaned(frame) > 0) as some, some.then():
             _partial_values(frame, tile, progress, tile.n_partial - 1).wait(frame)
@@ -164,12 +181,11 @@ def _full_visits(frame: Frame, turns: Turns, tile: Tile, query: Buffer, state: S
     return State(*each_run.results[: len(state)])
 
 
-def _first_visit(frame: Frame, turns: Turns, tile: Tile, query: Buffer, count: Value, scoring: Scoring) -> State:
+def _first_visit(
+    frame: Frame, turns: Turns, tile: Tile, query: Buffer, count: Value, scoring: Scoring, words: Value
+) -> State:
     """Scores and weights of the first tile of keys, masked even if it is full; all masked if there is none."""
     kb = frame.kb
-    is_partial = tile.n_partial > 0
-    everything = kb.where(tile.n_full > 0, -1, 0)
-    words = pattern_words(frame, turns.part, tile.first_pattern, is_partial, everything)
     product = _multiply(frame, turns, query, count)
     turns.give()
     scores = scoring.scored(kb.warp_group_dot_wait(product), tile.first_key_tile, words)

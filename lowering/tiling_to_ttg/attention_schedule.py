@@ -6,31 +6,35 @@ next tile while the others compute, and hands its record on through shared memor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from xdsl.dialects.builtin import i32
 
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_cleaner import clean
 from compilemask.lowering.tiling_to_ttg.attention_config import Schedule
-from compilemask.lowering.tiling_to_ttg.attention_consumer import Turns, consume
+from compilemask.lowering.tiling_to_ttg.attention_consumer import Ahead, Turns, consume
 from compilemask.lowering.tiling_to_ttg.attention_epilogue import store
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_producer import produce
 from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile, read_record, tile_at, write_record
 
-Work = Callable[[Tile, Progress], None]
-"""What warps do with a tile, which may have no room for its visits, after what the program has done before."""
+Fetch = Callable[[Tile], Sequence[Value]]
+"""Starts to read what a tile will need; there may be no tile."""
+Work = Callable[[Tile, Progress, Sequence[Value]], Callable[[], None]]
+"""What warps do with a tile, which may have no room for its visits, after what the program has done before, with what
+was fetched for it; gives what remains to be done while the next tile's needs are fetched.
+"""
 PROGRESS = len(Progress._fields)
 
 
 def run_producer(frame: Frame) -> None:
     """What the warp that copies does."""
 
-    if not frame.config.is_persistent:
-        _only_tile(frame, lambda tile, progress: produce(frame, tile.without_faults(frame), progress))
-        return
     kb = frame.kb
+    if not frame.config.is_persistent:
+        produce(frame, tile_at(frame, kb.program_id(0)).without_faults(frame), _beginning(frame))
+        return
     with kb.while_loop([kb.program_id(0), *_beginning(frame)]) as loop:
         with loop.condition() as (position, *progress):
             loop.continue_if(position < kb.arg("all_heads") * kb.arg("query_tiles"), position, *progress)
@@ -49,7 +53,12 @@ def run_producer(frame: Frame) -> None:
 
 def run_cleaner(frame: Frame) -> None:
     """What the warp that cleans values does."""
-    _each_tile(frame, 1, lambda tile, progress: clean(frame, tile.without_faults(frame), progress))
+
+    def work(tile: Tile, progress: Progress, _: Sequence[Value]) -> Callable[[], None]:
+        clean(frame, tile.without_faults(frame), progress)
+        return lambda: None
+
+    _each_tile(frame, 1, lambda _: (), work)
 
 
 def run_consumer(frame: Frame, part: int) -> None:
@@ -57,35 +66,43 @@ def run_consumer(frame: Frame, part: int) -> None:
     kb = frame.kb
     turns = Turns(frame, part)
 
-    def work(tile: Tile, progress: Progress) -> None:
+    def work(tile: Tile, progress: Progress, ahead: Sequence[Value]) -> Callable[[], None]:
         valid = tile.n_partial >= 0
         if not frame.op.score.blocks:
             valid = valid & (kb.arg("scale") >= 0.0)
         tile = tile.without_faults(frame)
-        store(frame, part, tile, valid, consume(frame, turns, tile, progress))
+        result = consume(frame, turns, tile, progress, Ahead(*ahead))
+        return lambda: store(frame, part, tile, valid, result)
 
     turns.begin()
-    _each_tile(frame, 4, work)
+    _each_tile(frame, 4, lambda tile: Ahead.of(frame, part, tile), work)
     kb.store_wait()
 
 
-def _each_tile(frame: Frame, num_warps: int, work: Work) -> None:
+def _each_tile(frame: Frame, num_warps: int, fetch: Fetch, work: Work) -> None:
     """Work on all tiles of this program, which the producer names."""
+    start = _beginning(frame)
     if not frame.config.is_persistent:
-        _only_tile(frame, work)
+        tile = tile_at(frame, frame.kb.program_id(0))
+        work(tile, start, fetch(tile))()
         return
-    with frame.kb.while_loop(_beginning(frame)) as loop:
-        with loop.condition() as progress:
-            exists, tile = read_record(frame, num_warps, Progress(*progress).tiles)
-            loop.continue_if(exists, *progress, *tile)
+    tile = read_record(frame, num_warps, start.tiles)
+    with frame.kb.while_loop([*start, *tile, *fetch(tile)]) as loop:
+        with loop.condition() as values:
+            loop.continue_if(_split(values)[1].exists, *values)
         with loop.body() as values:
-            progress, tile = Progress(*values[:PROGRESS]), Tile(*values[PROGRESS:])
-            work(tile, progress)
-            loop.yield_(*progress.after(frame, tile.without_faults(frame)))
+            progress, tile, fetched = _split(values)
+            finish = work(tile, progress, fetched)
+            progress = progress.after(frame, tile.without_faults(frame))
+            following = read_record(frame, num_warps, progress.tiles)
+            ahead = fetch(following)
+            finish()
+            loop.yield_(*progress, *following, *ahead)
 
 
-def _only_tile(frame: Frame, work: Work) -> None:
-    work(tile_at(frame, frame.kb.program_id(0)), _beginning(frame))
+def _split(values: Sequence[Value]) -> tuple[Progress, Tile, Sequence[Value]]:
+    behind = PROGRESS + len(Tile._fields)
+    return Progress(*values[:PROGRESS]), Tile(*values[PROGRESS:behind]), values[behind:]
 
 
 def _beginning(frame: Frame) -> Progress:

@@ -23,7 +23,7 @@ class Tile(NamedTuple):
     """Numbers of a tile, all i32. Visits are its partial tiles, then the full tiles of its runs."""
 
     index: Value
-    """Query tile of the descriptor."""
+    """Query tile of the descriptor; NO_TILE if there is no tile."""
     head: Value
     """Batch times heads plus query head."""
     first_pair: Value
@@ -37,6 +37,11 @@ class Tile(NamedTuple):
     """Of the first visit, if it is a partial tile."""
     unseen: Value
     """Not 0 if there may be keys that no query sees: their values may hold anything."""
+
+    @property
+    def exists(self) -> Value:
+        """Whether there is a tile."""
+        return self.index != NO_TILE
 
     def without_faults(self, frame: Frame) -> Tile:
         """The same, visiting nothing if it has no room for its visits."""
@@ -106,8 +111,8 @@ def write_record(frame: Frame, tile: Tile | None, iteration: Value) -> None:
     frame.record_full.arrive()
 
 
-def read_record(frame: Frame, num_warps: int, iteration: Value) -> tuple[Value, Tile]:
-    """Whether there is a tile, and the tile, when the producer has written it."""
+def read_record(frame: Frame, num_warps: int, iteration: Value) -> Tile:
+    """The program's next tile, if there is one, when the producer has written it."""
     kb, layout = frame.kb, _record_layout(num_warps)
     assert frame.record is not None
     assert frame.record_full is not None
@@ -116,8 +121,7 @@ def read_record(frame: Frame, num_warps: int, iteration: Value) -> tuple[Value, 
     words = frame.record.load(layout)
     frame.record_empty.arrive()
     index = kb.arange(0, RECORD_WORDS, layout)
-    tile = Tile(*(kb.reduce(kb.where(index == i, words, 0), 0, "sum") for i in range(len(Tile._fields))))
-    return tile.index != NO_TILE, tile
+    return Tile(*(kb.reduce(kb.where(index == i, words, 0), 0, "sum") for i in range(len(Tile._fields))))
 
 
 def _record_layout(num_warps: int) -> BlockedLayout:
