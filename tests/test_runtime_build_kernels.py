@@ -26,7 +26,7 @@ def run_build(compiled: Compiled, layout: Layout, seed: int | None = None) -> De
     buffer = np.full(layout.words, GARBAGE, dtype=np.int32)
     tensor = torch.from_numpy(buffer)
     parameters = [on_device(parameter, torch.device("cpu")) for parameter in compiled.parameters]
-    arguments: list[Any] = kernel_arguments(tensor, layout, parameters)
+    arguments: list[Any] = kernel_arguments(tensor.data_ptr(), layout, parameters)
     memory: dict[int, Any] = {tensor.data_ptr(): buffer}
     for parameter in parameters:
         if isinstance(parameter.value, torch.Tensor):

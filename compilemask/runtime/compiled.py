@@ -169,8 +169,7 @@ class Compiled:
                 if (found := _constant_descriptors.get(key)) is not None:
                     _constant_descriptors.move_to_end(key)
                     return found
-        with torch.inference_mode(False):  # what is kept may serve a gradient later
-            descriptor = program.build(self.parameters, queries, keys, device)
+        descriptor = program.build(self.parameters, queries, keys, device)
         if key is not None:
             with _lock:
                 _constant_descriptors[key] = descriptor

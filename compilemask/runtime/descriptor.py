@@ -256,10 +256,18 @@ class Descriptor:
 
 
 def _numbers_of(layout: Layout) -> torch.Tensor:
+    """A tensor of its own for each descriptor: torch.compile tells arguments that are one tensor from others."""
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False):
+            return _numbers_of(layout)
+    return _kept_numbers(layout).clone()
+
+
+@lru_cache(maxsize=64)
+def _kept_numbers(layout: Layout) -> torch.Tensor:
     sizes = [layout.batch, layout.heads, layout.queries, layout.keys, layout.rows]
     numbers = [*sizes, layout.pair_capacity, layout.pattern_capacity, int(layout.shared)]
-    with torch.inference_mode(False):
-        return torch.tensor(numbers, dtype=torch.int64, device="cpu")
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
 @lru_cache(maxsize=1024)

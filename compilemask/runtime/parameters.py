@@ -48,6 +48,12 @@ class Parameter(NamedTuple):
         row = table[min(batch, table.shape[0] - 1), min(head, table.shape[1] - 1)]
         return row.to("cpu", torch.int32).numpy()
 
+    @property
+    def identity(self) -> object:
+        """Equal for parameters that kernels are given the same numbers for."""
+        value = self.value
+        return (value.data_ptr(), value.shape, value.stride()) if isinstance(value, torch.Tensor) else value
+
     def kernel_arguments(self) -> list[int]:
         """The integer, or pointer, length, batch stride and head stride of an int32 table on the device."""
         if not isinstance(self.value, torch.Tensor):
@@ -117,6 +123,8 @@ def on_device(parameter: Parameter, device: torch.device) -> Parameter:
     """
     table = parameter.value
     if not isinstance(table, torch.Tensor):
+        return parameter
+    if table.device == device and table.dtype == torch.int32 and table.is_contiguous():
         return parameter
     if table.device.type != "cpu" or device.type == "cpu":
         return Parameter(parameter.name, _usable(parameter.name, table, device))

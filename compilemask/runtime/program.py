@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from xdsl.dialects.arith import AddiOp, ConstantOp
@@ -30,7 +30,7 @@ from compilemask.runtime import build_cpu
 from compilemask.runtime.compile_kernel import Options, Source, kernels_for
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.driver import Argument, Grid, Kernel
-from compilemask.runtime.launch import launch
+from compilemask.runtime.launch import empty, launch_in_order
 from compilemask.runtime.parameters import Parameter, batch_shape, on_device
 from compilemask.runtime.requirements import Check, check_values, requirements
 from compilemask.runtime.row_intervals import IntervalSet
@@ -40,6 +40,8 @@ LEADING = 3
 """Arguments of interval and tiling functions before the mask's parameters."""
 PATTERN_PROGRAMS = 2048
 """Programs that write patterns; each writes every 2048th."""
+KEPT_BUILDS = 64
+"""Builds of a mask that are kept for the next one with the same lengths and values."""
 
 
 class Program:
@@ -54,7 +56,7 @@ class Program:
         """Rows of a query tile; None for those that a pipeline of its own says."""
         self._by_rows: dict[int, Program] = {}
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name of the mask's functions."""
         return next(op.sym_name.data for op in self.mask_module.ops if isinstance(op, mask.FuncOp))
@@ -179,22 +181,37 @@ class Program:
 
     def build(self, parameters: Sequence[Parameter], queries: int, keys: int, device: torch.device) -> Descriptor:
         """The descriptor on a device; on a GPU it is built there, without waiting."""
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):  # it may serve a gradient later
+                return self.build(parameters, queries, keys, device)
         check_values(self.name, self.requirements, parameters)
+        if device.type == "cuda":
+            parameters = [on_device(parameter, device) for parameter in parameters]
+            build = self._build_for(parameters, queries, keys, device)
+            if build is not None:
+                return build()
         layout = self.layout(parameters, queries, keys)
-        if device.type == "cuda" and layout.query_tiles and layout.key_tiles:
-            return self._build_on_device(layout, [on_device(p, device) for p in parameters], device)
         descriptor = self.build_on_cpu(layout, parameters)
         return descriptor if device.type == "cpu" else Descriptor(descriptor.buffer.to(device), layout)
 
-    def _build_on_device(self, layout: Layout, parameters: Sequence[Parameter], device: torch.device) -> Descriptor:
-        if layout.masks > MAX_GRID:
-            raise ShapeError(f"{layout.batch} x {layout.heads} masks, at most {MAX_GRID} on a GPU")
-        buffer = torch.empty(layout.words, dtype=torch.int32, device=device)
-        arguments = kernel_arguments(buffer, layout, parameters)
-        kernels = self.loaded(device)
-        for name, grid in build_grids(layout).items():
-            launch(kernels[name], grid, device, arguments)
-        return Descriptor(buffer, layout)
+    def _build_for(
+        self, parameters: Sequence[Parameter], queries: int, keys: int, device: torch.device
+    ) -> _Build | None:
+        """The build on a GPU; None for a descriptor without tiles. Equal lengths and values use one again."""
+        key = (queries, keys, device, *[parameter.identity for parameter in parameters])
+        found = self._builds.get(key)
+        if found is None:
+            layout = self.layout(parameters, queries, keys)
+            if not (layout.query_tiles and layout.key_tiles):
+                return None
+            if len(self._builds) >= KEPT_BUILDS:
+                self._builds.clear()
+            found = self._builds[key] = _Build.of(self.loaded(device), layout, parameters, device)
+        return found
+
+    @cached_property
+    def _builds(self) -> dict[tuple[object, ...], _Build]:
+        return {}
 
     def build_on_cpu(self, layout: Layout, parameters: Sequence[Parameter]) -> Descriptor:
         """The descriptor of a layout, from the interval functions executed in numpy."""
@@ -213,19 +230,44 @@ class Program:
         return build_cpu.build(layout, masks, shared if layout.shared else None)
 
 
+class _Build(NamedTuple):
+    """The launches of one build, with all that its buffer's address does not decide; calling it starts them."""
+
+    launches: tuple[tuple[Kernel, Grid], ...]
+    layout: Layout
+    device: torch.device
+    arguments: list[Argument]
+    """All behind the address of the buffer."""
+
+    @classmethod
+    def of(
+        cls, kernels: Mapping[str, Kernel], layout: Layout, parameters: Sequence[Parameter], device: torch.device
+    ) -> _Build:
+        """The build with parameters on the device. Raises ShapeError if there are too many masks for a grid."""
+        if layout.masks > MAX_GRID:
+            raise ShapeError(f"{layout.batch} x {layout.heads} masks, at most {MAX_GRID} on a GPU")
+        launches = tuple((kernels[name], grid) for name, grid in build_grids(layout).items())
+        return cls(launches, layout, device, kernel_arguments(0, layout, parameters)[1:])
+
+    def __call__(self) -> Descriptor:
+        buffer = empty((self.layout.words,), (1,), torch.int32, self.device)
+        launch_in_order(self.launches, self.device, [buffer.data_ptr(), *self.arguments])
+        return Descriptor(buffer, self.layout)
+
+
 def build_grids(layout: Layout) -> dict[str, Grid]:
     """The kernels that build a descriptor, in order, and their grids."""
     tiles = (layout.query_tiles, layout.masks, 1)
     return {"count": tiles, "fill": tiles, "patterns": (min(layout.pattern_capacity, PATTERN_PROGRAMS), 1, 1)}
 
 
-def kernel_arguments(buffer: torch.Tensor, layout: Layout, parameters: Sequence[Parameter]) -> list[Argument]:
-    """Arguments of the descriptor kernels, in order."""
+def kernel_arguments(address: int, layout: Layout, parameters: Sequence[Parameter]) -> list[Argument]:
+    """Arguments of the descriptor kernels, in order, for a descriptor at an address."""
     shape = [layout.batch, layout.heads, layout.queries, layout.keys]
     sections = [layout.tiles, layout.order, layout.visits, layout.sources, layout.patterns, layout.columns]
     capacities = [layout.pair_capacity, layout.pattern_capacity]
     masks = [value for parameter in parameters for value in parameter.kernel_arguments()]
-    return [buffer.data_ptr(), *shape, *sections, *capacities, *masks]
+    return [address, *shape, *sections, *capacities, *masks]
 
 
 # ---- rows on the CPU ----

@@ -8,6 +8,7 @@ Only values in host memory are checked; device memory is never read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from xdsl.dialects.arith import ConstantOp
@@ -19,7 +20,8 @@ from compilemask.dialects.function import ascending_tables
 from compilemask.errors import MaskError
 from compilemask.runtime.parameters import Parameter
 
-Check = Callable[[str, torch.Tensor], None]
+Check = Callable[[str, Any], None]
+"""Takes the parameter's name and its value, a table or an integer."""
 
 
 def _ascending(what: str, table: torch.Tensor) -> None:
@@ -39,9 +41,10 @@ def _never_falling(what: str, table: torch.Tensor) -> None:
 
 
 def _at_least(least: int) -> Check:
-    def check(what: str, values: torch.Tensor) -> None:
-        if int(values.min()) < least:
-            raise MaskError(f"{what} must be at least {least}, got {int(values.min())}")
+    def check(what: str, values: int | torch.Tensor) -> None:
+        found = values if isinstance(values, int) else int(values.min())
+        if found < least:
+            raise MaskError(f"{what} must be at least {least}, got {found}")
 
     return check
 
@@ -83,6 +86,5 @@ def check_values(name: str, wanted: Sequence[tuple[int, Check]], parameters: Seq
     for position, check in wanted:
         parameter = parameters[position]
         value = parameter.value
-        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
-            continue
-        check(f"@{name}: {parameter.name}", torch.as_tensor(value))
+        if isinstance(value, int) or value.is_cpu:
+            check(f"@{name}: {parameter.name}", value)

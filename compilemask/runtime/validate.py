@@ -133,6 +133,8 @@ def check_scale(scale: float | None, head_dim: int) -> float:
 
 def check_lengths(queries: int, keys: int) -> None:
     """Raise ShapeError unless both lengths are 0..2^28."""
+    if type(queries) is type(keys) is int and 0 <= queries <= MAX_LENGTH and 0 <= keys <= MAX_LENGTH:
+        return
     for name, length in (("queries", queries), ("keys", keys)):
         if isinstance(length, bool) or not isinstance(length, int):
             raise DTypeError(f"{name} is a {type(length).__name__}, expected an int")

@@ -193,7 +193,7 @@ def _built(module: ModuleOp, arguments: Sequence[Argument], queries: int, keys: 
     tables: dict[object, NDArray[Any]] = {
         p.value.data_ptr(): p.value.numpy().ravel() for p in parameters if isinstance(p.value, torch.Tensor)
     }
-    given = kernel_arguments(buffer, layout, parameters)
+    given = kernel_arguments(buffer.data_ptr(), layout, parameters)
     memory: list[Any] = [tables.get(value, value) for value in given]
     memory[0] = buffer.numpy()
     emitted = descriptor_kernels.emit(module)
