@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -184,3 +186,16 @@ def test_debug_compiles_a_known_mask_anew() -> None:
     known = compile(mask)
     with compilemask.debug():
         assert compile(mask).program is not known.program
+
+
+def test_nothing_is_imported_that_takes_seconds() -> None:
+    """PyTorch's compiler and Triton: not for attention on a CPU, nor for its gradients."""
+    program = """
+import sys, torch, compilemask
+q, k, v = (torch.randn(1, 1, 20, 16, requires_grad=True) for _ in range(3))
+compilemask.attention(q.detach(), k.detach(), v.detach(), compilemask.causal())
+compilemask.attention(q, k, v, compilemask.causal()).sum().backward()
+print(*sorted({"torch._dynamo", "torch._inductor", "sympy", "triton"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"

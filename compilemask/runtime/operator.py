@@ -6,8 +6,8 @@ The operator is traceable by torch.compile and has a CPU and a CUDA implementati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, cast, overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 
@@ -107,7 +107,7 @@ def _descriptor(tensors: Sequence[torch.Tensor], q: torch.Tensor, k: torch.Tenso
     return descriptor
 
 
-def _descriptor_for(mask: Mask | Compiled, problem: Problem, device: torch.device, with_gradient: bool) -> Descriptor:
+def descriptor_for(mask: Mask | Compiled, problem: Problem, device: torch.device, with_gradient: bool) -> Descriptor:
     """The mask's descriptor, once the mask is known to fit."""
     compiled = compile(mask)
     check_mask_shape(compiled.batch_shape, problem.batch, problem.query_heads)
@@ -126,7 +126,7 @@ def _directly(
         check_descriptor(mask.layout, mask.device, problem, q.device)
         descriptor = mask
     else:
-        descriptor = _descriptor_for(mask, problem, q.device, with_gradient=False)
+        descriptor = descriptor_for(mask, problem, q.device, with_gradient=False)
     backend = attention_cpu if q.device.type == "cpu" else attention_gpu
     return backend(q, k, v, descriptor, scale)
 
@@ -135,13 +135,13 @@ def _tensors_for(
     mask: Mask | Compiled, problem: Problem, device: torch.device, with_gradient: bool
 ) -> list[torch.Tensor]:
     """The mask's descriptor as the operator takes it. torch.compile traces that of a compiled mask."""
-    if torch.compiler.is_compiling() and isinstance(mask, Compiled):
+    if not torch.compiler.is_compiling():
+        return descriptor_for(mask, problem, device, with_gradient).tensors
+    if isinstance(mask, Compiled):
         return descriptor_tensors(mask, problem.queries, problem.keys, device, gradient=with_gradient)
-    return _untraced(mask, problem, device, with_gradient).tensors
+    from compilemask.runtime import untraced
 
-
-_untraced = cast("Callable[..., Descriptor]", torch.compiler.disable(_descriptor_for))
-"""What torch.compile calls as it is, and traces the rest."""
+    return untraced.descriptor_for(mask, problem, device, with_gradient).tensors
 
 
 @overload
