@@ -128,7 +128,7 @@ def arguments(
         *(shift, delta),
         *(section.contiguous().numpy().reshape(-1) for section in sections),
         *(stride for x in tensors for stride in x.stride()[:3]),
-        *(q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], layout.query_tiles),
+        *(q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], q.shape[2], layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
         scale,
     ]

@@ -12,7 +12,8 @@ import pytest
 import torch
 from compare import assert_close, dense_attention, dense_gradients, random_inputs
 from sample_masks import MASKS
-from xdsl.dialects.builtin import Float32Type
+from xdsl.dialects.builtin import f16, f32, i32
+from xdsl.ir import Attribute
 from xdsl.parser import Parser
 
 import compilemask as cm
@@ -23,7 +24,7 @@ from compilemask.dialects.triton.types import PointerType
 from compilemask.runtime import attention_backward_cuda
 
 
-def _memory(address: int, dtype: type) -> np.ndarray:
+def memory_at(address: int, dtype: type) -> np.ndarray:
     """What lies behind an address, up to the end of the tensor that holds it."""
     for x in gc.get_objects():
         if issubclass(type(x), torch.Tensor) and x.device.type == "cpu":
@@ -34,15 +35,17 @@ def _memory(address: int, dtype: type) -> np.ndarray:
     raise AssertionError(f"no tensor lies at {address:#x}")
 
 
-def _launch(text: str, grid: tuple[int, int, int], device: torch.device, arguments: list[Any]) -> None:
+HELD_IN: dict[Attribute, type] = {f32: np.float32, f16: np.float16, i32: np.int32}
+
+
+def launch_in_numpy(text: str, grid: tuple[int, int, int], device: torch.device, arguments: list[Any]) -> None:
     module = Parser(make_context(), text).parse_module()
     func = module.body.block.first_op
     assert isinstance(func, tt.FuncOp)
     given: list[Any] = []
     for value, argument in zip(arguments, func.body.block.args, strict=True):
         if isinstance(argument.type, PointerType):
-            is_float = isinstance(argument.type.pointee_type, Float32Type)
-            given.append(_memory(value, np.float32 if is_float else np.int32))
+            given.append(memory_at(value, HELD_IN[argument.type.pointee_type]))
         else:
             given.append(np.float32(value) if isinstance(value, float) else value)
     run_kernel(module, grid, given, seed=0)
@@ -53,7 +56,7 @@ def on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are texts, and are executed in numpy."""
     monkeypatch.setattr(attention_backward_cuda, "kernel_for", lambda text, device, options: text)
     monkeypatch.setattr(attention_backward_cuda, "target_of", lambda device: "cuda:90")
-    monkeypatch.setattr(attention_backward_cuda, "launch", _launch)
+    monkeypatch.setattr(attention_backward_cuda, "launch", launch_in_numpy)
 
 
 Change = Callable[[torch.Tensor], torch.Tensor]

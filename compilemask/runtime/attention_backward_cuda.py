@@ -68,27 +68,27 @@ def attention_backward_cuda(
     inputs = [readable(x) for x in (query, key, value, grad_out)]
     transposed = descriptor.transposed
     assert transposed is not None
-    numbers = _numbers_of_rows(readable(out), inputs[3], lse, grad_lse)
-    _launch_side("queries", [*inputs, gradients[0]], numbers, descriptor, scale)
-    _launch_side("keys", [*inputs, *gradients[1:]], numbers, transposed, scale)
+    numbers = numbers_of_rows(readable(out), inputs[3], lse, grad_lse, query.shape[2])
+    launch_side("queries", [*inputs, gradients[0]], numbers, descriptor, scale)
+    launch_side("keys", [*inputs, *gradients[1:]], numbers, transposed, scale)
     return gradients[0], gradients[1], gradients[2]
 
 
-def _numbers_of_rows(
-    out: torch.Tensor, grad: torch.Tensor, lse: torch.Tensor, grad_lse: torch.Tensor | None
+def numbers_of_rows(
+    out: torch.Tensor, grad: torch.Tensor, lse: torch.Tensor, grad_lse: torch.Tensor | None, stored: int
 ) -> list[torch.Tensor]:
-    """`shift` and `delta`, [B, Hq, Sq] float32."""
+    """`shift` and `delta`, [B, Hq, stored] float32, of which the first Sq belong to queries."""
     batch, heads, queries, head_dim = out.shape
-    shift, delta = torch.empty_like(lse), torch.empty_like(lse)
+    shift, delta = (lse.new_empty(batch, heads, stored) for _ in range(2))
     given = [lse] if grad_lse is None else [lse, grad_lse.float().contiguous()]
     aligned = is_aligned(out) and is_aligned(grad)
     kernel = kernel_for(rows_kernel(head_dim, out.dtype, aligned, grad_lse is not None), out.device, Options(4))
     arguments = [*(x.data_ptr() for x in (out, grad, *given, shift, delta)), *strides(out), *strides(grad)]
-    launch(kernel, (ceil_div(queries, ROWS), heads, batch), out.device, [*arguments, heads, queries, queries])
+    launch(kernel, (ceil_div(stored, ROWS), heads, batch), out.device, [*arguments, heads, queries, stored])
     return [shift, delta]
 
 
-def _launch_side(
+def launch_side(
     side: Side, tensors: Sequence[torch.Tensor], numbers: Sequence[torch.Tensor], along: Descriptor, scale: float
 ) -> None:
     """One kernel; the last of `tensors` are its outputs, and `along` has the side's positions as its rows."""
@@ -110,6 +110,7 @@ def kernel_arguments(tensors: Sequence[torch.Tensor], numbers: Sequence[torch.Te
         *(x.data_ptr() for x in (*tensors, *numbers)),
         *(base + WORD * section for section in sections),
         *(stride for x in tensors for stride in strides(x)),
-        *(query.shape[1], query.shape[1] // key.shape[1], query.shape[2], key.shape[2], layout.query_tiles),
+        *(query.shape[1], query.shape[1] // key.shape[1], query.shape[2], key.shape[2], numbers[0].shape[2]),
+        layout.query_tiles,
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
     ]

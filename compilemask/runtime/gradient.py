@@ -15,10 +15,10 @@ import torch
 
 from compilemask.errors import GradientError
 from compilemask.runtime.attention_backward_cpu import attention_backward_cpu
-from compilemask.runtime.attention_backward_cuda import attention_backward_cuda
 from compilemask.runtime.batching import backward_vmap
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.gradient_memory import gradient_like
+from compilemask.runtime.hopper_backward import attention_backward_gpu
 
 _Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -56,7 +56,7 @@ def _backward_cuda(
     descriptor: Sequence[torch.Tensor],
     scale: float,
 ) -> _Gradients:
-    return attention_backward_cuda(grad_out, grad_lse, q, k, v, out, lse, Descriptor.of_tensors(descriptor), scale)
+    return attention_backward_gpu(grad_out, grad_lse, q, k, v, out, lse, Descriptor.of_tensors(descriptor), scale)
 
 
 def _backward_fake(

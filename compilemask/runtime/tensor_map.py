@@ -20,9 +20,9 @@ LONGEST_STRIDE = 2**40
 """In bytes, and less for each stride."""
 _ALIGNMENT = 64
 """Bytes to which the driver wants a map aligned."""
-_TYPES = {torch.float16: 6, torch.bfloat16: 9}
-"""CU_TENSOR_MAP_DATA_TYPE_FLOAT16 and _BFLOAT16."""
-_INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_128B, _OUTSIDE_IS_ZERO = 0, 3, 2, 0
+_TYPES = {torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}
+"""CU_TENSOR_MAP_DATA_TYPE_FLOAT16, _FLOAT32 and _BFLOAT16."""
+_INTERLEAVE_NONE, _SWIZZLE_NONE, _SWIZZLE_128B, _L2_PROMOTION_128B, _OUTSIDE_IS_ZERO = 0, 0, 3, 2, 0
 
 
 def is_aligned(*tensors: torch.Tensor) -> bool:
@@ -51,16 +51,20 @@ def is_readable(shape: Sequence[int], stride: Sequence[int], size: int) -> bool:
 class TensorMaps(dict[int, bytes]):
     """The tensor maps of tensors [B, H, S, D] that differ in their address alone, by address, made when asked for.
 
-    They are for boxes of so many rows, 128 bytes wide, permuted as wgmma reads them. Addresses are multiples of 16.
+    They are for boxes of so many rows, 128 bytes wide, permuted as wgmma reads them; if `columns` is given, as wide as
+    that, and not permuted. Addresses are multiples of 16.
     """
 
-    def __init__(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, rows: int) -> None:
+    def __init__(
+        self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, rows: int, columns: int | None = None
+    ) -> None:
         rank, size = len(shape), dtype.itemsize
         # The stride of a dimension of length 1 may be anything; the driver wants a valid one.
         pairs = list(zip(shape, stride, strict=True))[:-1]
         strides = [size * (step if length > 1 else shape[-1]) for length, step in pairs]
-        box = [SWIZZLE_BYTES // size, rows, *[1] * (rank - 2)]
+        box = [SWIZZLE_BYTES // size if columns is None else columns, rows, *[1] * (rank - 2)]
         self._dtype, self._rank = _TYPES[dtype], rank
+        self._swizzle = _SWIZZLE_128B if columns is None else _SWIZZLE_NONE
         self._lengths = (c_uint64 * rank)(*reversed(shape))
         self._strides = (c_uint64 * (rank - 1))(*reversed(strides))
         self._box, self._steps = (c_uint32 * rank)(*box), (c_uint32 * rank)(*[1] * rank)
@@ -77,7 +81,7 @@ class TensorMaps(dict[int, bytes]):
         encode: Callable[..., int] = library().cuTensorMapEncodeTiled
         status = encode(
             *(start, self._dtype, self._rank, address, self._lengths, self._strides, self._box, self._steps),
-            *(_INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_128B, _OUTSIDE_IS_ZERO),
+            *(_INTERLEAVE_NONE, self._swizzle, _L2_PROMOTION_128B, _OUTSIDE_IS_ZERO),
         )
         check(status, f"encode a tensor map of {tuple(reversed(self._lengths))} at {address:#x}")
         return ctypes.string_at(start, MAP_BYTES)

@@ -23,11 +23,11 @@ from compilemask.lowering.tiling_to_tt.builder import Arg, KernelBuilder, Value,
 INPUTS = ("q", "k", "v", "grad")
 SECTIONS = ("tiles", "order", "visits", "patterns", "columns")
 _ACROSS: dict[Side, str] = {"keys": "queries", "queries": "keys"}
-SIZES = ("heads", "group", "queries", "keys", "tiles_of_a_mask", "mask_batch_stride", "mask_head_stride")
+SIZES = ("heads", "group", "queries", "keys", "stored", "tiles_of_a_mask", "mask_batch_stride", "mask_head_stride")
 
 
 def kernel_arguments(outputs: Sequence[str], element_type: AnyFloat, aligned: bool) -> list[Arg]:
-    """The kernel's arguments in order. `shift` and `delta` are [B, Hq, Sq] f32: see `attention_backward_rows`."""
+    """The kernel's arguments in order. `shift` and `delta` are [B, Hq, stored] f32: see `attention_backward_rows`."""
     tensors = (*INPUTS, *outputs)
     return [
         *(Arg(name, ptr(element_type), VECTOR_BYTES if aligned else None) for name in tensors),
@@ -107,7 +107,7 @@ class BackwardFrame(Addresses):
 
     def of_queries(self, name: str, head: Value) -> Value:
         """Where the numbers of a head's queries begin in `shift` or `delta`."""
-        return numbers_of_head(self.kb, name, self.batch, head)
+        return numbers_of_head(self.kb, name, self.batch, head, "stored")
 
 
 def mask_of(kb: KernelBuilder, batch: Value, head: Value) -> Value:
@@ -115,7 +115,7 @@ def mask_of(kb: KernelBuilder, batch: Value, head: Value) -> Value:
     return batch * kb.arg("mask_batch_stride") + head * kb.arg("mask_head_stride")
 
 
-def numbers_of_head(kb: KernelBuilder, name: str, batch: Value, head: Value, length: str = "queries") -> Value:
+def numbers_of_head(kb: KernelBuilder, name: str, batch: Value, head: Value, length: str) -> Value:
     """Address of the first number of a head in an argument of shape [B, Hq, length]."""
     row = batch * kb.arg("heads") + head
     return kb.arg(name) + kb.cast(row, i64) * kb.cast(kb.arg(length), i64)

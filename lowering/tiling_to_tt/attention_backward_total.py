@@ -41,16 +41,17 @@ class _Frame(Addresses):
 
 
 def emit_total(head_dim: int, element_type: AnyFloat) -> ModuleOp:
-    """A module with the kernel, for a head_dim that is a power of two."""
+    """A module with the kernel, for a head_dim that is a multiple of 8."""
     kb = KernelBuilder(NAME, kernel_arguments(element_type))
     frame = _Frame(kb, head_dim)
     first, head = kb.program_id(0) * ROWS, kb.program_id(1)
     row = (first + kb.arange(0, ROWS))[:, None]
     inside = row < kb.arg("queries")
     factor = kb.where(kb.load(kb.arg("status")) == 0, kb.arg("scale"), math.nan)
-    total = kb.load(_sums(frame, head, first) + (row - first) * head_dim + frame.dims(), inside, 0.0) * factor
+    mask = frame.with_dims(inside)
+    total = kb.load(_sums(frame, head, first) + (row - first) * head_dim + frame.dims(), mask, 0.0) * factor
     address = frame.block(frame.origin("grad_q", "grad_q", head), "grad_q", first, ROWS)
-    kb.store(address, kb.cast(total, element_type), inside)
+    kb.store(address, kb.cast(total, element_type), mask)
     return kb.finish()
 
 

@@ -28,8 +28,8 @@ def clean_keys(frame: Frame, part: int, tile: KeyTile) -> None:
     existing = kb.minimum(kb.arg("keys") - tile.index * TILE, TILE)
     with kb.if_else(visits_of(frame, tile, kb.constant(0, i32)).surely_seen < existing) as some, some.then():
         seen = kb.convert_layout(_seen(frame, part, tile), slice_of(frame.layouts.rows, 1)) != 0
-        for fixed in (frame.key, frame.value):
-            _keep(frame, frame.own_rows(fixed, part), seen)
+        for source in (frame.key, frame.value):
+            _keep(frame, frame.own_rows(source, part), seen)
         kb.fence_async_shared()
 
 
@@ -49,12 +49,11 @@ def _seen(frame: Frame, part: int, tile: KeyTile) -> Value:
 
 def clean_queries(frame: Frame, part: int, place: Value) -> None:
     """Zeroes rows of a step that see nothing, which their shift tells: one warpgroup the queries, one the gradients."""
-    kb, numbers = frame.kb, frame.query.numbers[place].reshape(frame.config.queries)
-    blind = kb.reduce(numbers.load(frame.layouts.columns), 0, "max") == math.inf
+    kb, shift = frame.kb, frame.numbers(frame.shift, place)
+    blind = kb.reduce(shift.load(frame.layouts.columns), 0, "max") == math.inf
     with kb.if_else(blind) as some, some.then():
-        sees = numbers.load(slice_of(frame.layouts.rows, 1)) < math.inf
-        ring = (frame.query, frame.grad)[part]
-        _keep(frame, ring.rows[place].reshape(frame.config.queries, frame.head_dim), sees)
+        sees = shift.load(slice_of(frame.layouts.rows, 1)) < math.inf
+        _keep(frame, frame.rows((frame.query, frame.grad)[part], place), sees)
         kb.fence_async_shared()
         kb.bar_sync(CLEANED_BARRIER, BOTH)
 

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import f32, i32
 from compilemask.dialects.triton.ttg_types import MemDescType
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import BOTH, clean_keys
-from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame, Ring
+from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame, Source
 from compilemask.lowering.tiling_to_ttg.attention_backward_step import SLOPES_BARRIER, State, Step, advance
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import (
     KeyTile,
@@ -28,8 +28,7 @@ _SUMS = len(State._fields)
 def run_consumer(frame: Frame, part: int) -> None:
     """Visits all queries of all heads that read the key head, and stores the gradients."""
     kb, tile = frame.kb, own_tile(frame)
-    frame.key.full.wait(0)
-    frame.value.full.wait(0)
+    frame.keys_full.wait(0)
     clean_keys(frame, part, tile)
     zeros, zero = kb.zeros((ROWS, frame.head_dim), f32, frame.layouts.sums), kb.constant(0, i32)
     with kb.for_loop(0, kb.arg("group"), 1, [*State(zeros, zeros, zero), zero]) as members:
@@ -81,19 +80,19 @@ def _store(frame: Frame, part: int, tile: KeyTile, state: State, missing: Value)
         (frame.grad, frame.value_map, state.grad_value),
         (frame.query, frame.key_map, state.grad_key * kb.arg("scale")),
     )
-    for ring, _, gradient in outputs:
+    for source, _, gradient in outputs:
         gradient = kb.where(missing == 0, gradient, math.nan)
-        _output(frame, ring, part).reshape(ROWS, frame.head_dim).store(kb.cast(gradient, frame.element_type))
+        _output(frame, source, part).reshape(ROWS, frame.head_dim).store(kb.cast(gradient, frame.element_type))
     kb.fence_async_shared()
-    for ring, target, _ in outputs:
+    for source, target, _ in outputs:
         row = tile.index * TILE + part * ROWS
-        target.store([tile.batch, tile.key_head, row, 0], _output(frame, ring, part))
+        target.store([tile.batch, tile.key_head, row, 0], _output(frame, source, part))
     kb.store_wait()
 
 
-def _output(frame: Frame, ring: Ring, part: int) -> Buffer:
-    """The part-th 64 rows of a ring."""
+def _output(frame: Frame, source: Source, part: int) -> Buffer:
+    """The part-th 64 rows of a ring's buffers."""
     box = (1, 1, ROWS, frame.head_dim)
     count = frame.config.stages * frame.config.queries // ROWS
     type_ = MemDescType.of((count, *box), frame.element_type, tma_layout(box, frame.element_type))
-    return ring.rows.reinterpret(type_)[part]
+    return source.buffer.reinterpret(type_)[part]

@@ -1,11 +1,12 @@
 """What all warps of the Hopper backward kernel share: arguments, buffers and barriers.
 
-Two rings of buffers run ahead of the steps: queries with their `shift`, and gradients of the output with their `delta`
+A ring of buffers runs ahead of the steps: queries and gradients of the output, with their `shift` and `delta`
 (`tiling_to_tt/attention_backward_rows.py`). `count` numbers the steps of a program.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from compilemask.lowering.tiling_to_tt.builder import Arg, Value, ptr
 from compilemask.lowering.tiling_to_ttg.attention_backward_config import SUM_COLUMNS, HopperBackwardConfig
 from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import POINTER_ALIGNMENT
-from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, slice_of, tensor_map, wgmma
+from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, slice_of, tensor_map, tma_layout, wgmma
 from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers, Buffer, Descriptor
 
 SECTIONS = ("tiles", "order", "visits", "patterns")
@@ -54,22 +55,10 @@ class Layouts:
         return slice_of(self.scores, 0)
 
 
-class Ring(NamedTuple):
-    """Buffers of rows [queries, D] and of a number for each, with the barriers that say who may use them."""
-
-    rows: Buffer
-    numbers: Buffer
-    full: Barriers
-    empty: Barriers
-    rows_map: Descriptor
-    numbers_map: Descriptor
-
-
-class Fixed(NamedTuple):
-    """A tile [128, D] that is loaded once."""
+class Source(NamedTuple):
+    """What is loaded: a buffer, or one for each stage of the ring, and the map that it is loaded through."""
 
     buffer: Buffer
-    full: Barrier
     map: Descriptor
 
 
@@ -92,10 +81,19 @@ class Frame:
     element_type: AnyFloat
     config: HopperBackwardConfig
     layouts: Layouts
-    query: Ring
-    grad: Ring
-    key: Fixed
-    value: Fixed
+    query: Source
+    grad: Source
+    """Of each stage, rows [queries, D]."""
+    shift: Source
+    delta: Source
+    """Of each stage, a number for each row."""
+    full: Barriers
+    empty: Barriers
+    """Of each stage."""
+    key: Source
+    value: Source
+    """[128, D], loaded once."""
+    keys_full: Barrier
     exchange: Exchange | None
     key_map: Descriptor
     value_map: Descriptor
@@ -105,24 +103,45 @@ class Frame:
         """The buffer of the count-th step, and the parity of the phase in which it is full."""
         return count % self.config.stages, (count // self.config.stages) % 2
 
-    def own_rows(self, fixed: Fixed, part: int) -> Buffer:
-        """The 64 rows of a warpgroup."""
-        return fixed.buffer.reshape(TILE, self.head_dim).part((part * ROWS, 0), (ROWS, self.head_dim))
+    def rows(self, source: Source, place: Value) -> Buffer:
+        """[queries, D] of a stage."""
+        return source.buffer[place].reshape(self.config.queries, self.head_dim)
+
+    def numbers(self, source: Source, place: Value) -> Buffer:
+        """[queries] of a stage."""
+        return source.buffer[place].reshape(self.config.queries)
+
+    def own_rows(self, source: Source, part: int) -> Buffer:
+        """The 64 keys or values of a warpgroup."""
+        return source.buffer.reshape(TILE, self.head_dim).part((part * ROWS, 0), (ROWS, self.head_dim))
 
 
 def open_frame(kb: GpuKernelBuilder, head_dim: int, element_type: AnyFloat, config: HopperBackwardConfig) -> Frame:
     """Allocates shared memory and initializes barriers."""
-    out_box = (1, 1, ROWS, head_dim)
+    plain = NvmmaSharedLayout.of(f32.bitwidth, swizzle=0, rank=2)
+
+    def source(name: str, box: Sequence[int], count: int | None = None, *, of_numbers: bool = False) -> Source:
+        element, layout = (f32, plain) if of_numbers else (element_type, tma_layout(box, element_type))
+        buffer = kb.alloc(box, element, layout, count=count).named(f"{name}_buffer")
+        return Source(buffer, kb.descriptor(name, box, element, layout))
+
+    stages, out_box = config.stages, (1, 1, ROWS, head_dim)
+    rows, numbers, keys = (1, 1, config.queries, head_dim), (1, config.queries), (1, 1, TILE, head_dim)
     frame = Frame(
         kb,
         head_dim,
         element_type,
         config,
         Layouts(wgmma(config.queries), wgmma(head_dim), _rows_layout(head_dim)),
-        query=_ring(kb, config, head_dim, element_type, "q", "shift"),
-        grad=_ring(kb, config, head_dim, element_type, "grad", "delta"),
-        key=_fixed(kb, head_dim, element_type, "k"),
-        value=_fixed(kb, head_dim, element_type, "v"),
+        query=source("q", rows, stages),
+        grad=source("grad", rows, stages),
+        shift=source("shift", numbers, stages, of_numbers=True),
+        delta=source("delta", numbers, stages, of_numbers=True),
+        full=kb.barriers(stages),
+        empty=kb.barriers(stages, CONSUMERS),
+        key=source("k", keys),
+        value=source("v", keys),
+        keys_full=kb.barriers(1)[0],
         exchange=_exchange(kb, config, element_type) if config.sums_queries else None,
         key_map=kb.descriptor("grad_k", out_box, element_type),
         value_map=kb.descriptor("grad_v", out_box, element_type),
@@ -134,27 +153,6 @@ def open_frame(kb: GpuKernelBuilder, head_dim: int, element_type: AnyFloat, conf
 def _rows_layout(head_dim: int) -> BlockedLayout:
     lanes = head_dim // 8
     return BlockedLayout.of([1, 8], [32 // lanes, lanes], [4, 1], [1, 0])
-
-
-def _ring(
-    kb: GpuKernelBuilder, config: HopperBackwardConfig, head_dim: int, element: AnyFloat, rows: str, numbers: str
-) -> Ring:
-    box, numbers_box = (1, 1, config.queries, head_dim), (1, config.queries)
-    plain = NvmmaSharedLayout.of(f32.bitwidth, swizzle=0, rank=2)
-    return Ring(
-        kb.alloc(box, element, count=config.stages).named(f"{rows}_rows"),
-        kb.alloc(numbers_box, f32, plain, count=config.stages).named(f"{numbers}_numbers"),
-        kb.barriers(config.stages),
-        kb.barriers(config.stages, CONSUMERS),
-        kb.descriptor(rows, box, element),
-        kb.descriptor(numbers, numbers_box, f32, plain),
-    )
-
-
-def _fixed(kb: GpuKernelBuilder, head_dim: int, element: AnyFloat, name: str) -> Fixed:
-    box = (1, 1, TILE, head_dim)
-    buffer = kb.alloc(box, element).named(f"{name}_rows")
-    return Fixed(buffer, kb.barriers(1)[0], kb.descriptor(name, box, element))
 
 
 def _exchange(kb: GpuKernelBuilder, config: HopperBackwardConfig, element: AnyFloat) -> Exchange:

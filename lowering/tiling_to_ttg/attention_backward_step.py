@@ -14,7 +14,7 @@ from typing import NamedTuple
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import BOTH, clean_queries
 from compilemask.lowering.tiling_to_ttg.attention_backward_config import SUM_COLUMNS
-from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame, Ring
+from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame, Source
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, Visits
 from compilemask.lowering.tiling_to_ttg.attention_bits import visible
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
@@ -48,20 +48,18 @@ class Step(NamedTuple):
 def advance(frame: Frame, part: int, state: State, step: Step) -> State:
     """The sums with a step's queries in them."""
     kb, (place, phase) = frame.kb, frame.place(state.count)
-    query, grad = (_rows(frame, ring, place) for ring in (frame.query, frame.grad))
-    frame.query.full[place].wait(phase)
+    query, grad = frame.rows(frame.query, place), frame.rows(frame.grad, place)
+    frame.full[place].wait(phase)
     if step.words is not None:
         with kb.if_else(step.visits.blind != 0) as some, some.then():
-            frame.grad.full[place].wait(phase)
             clean_queries(frame, part, place)
     scores = kb.warp_group_dot(frame.own_rows(frame.key, part), query.transpose(), layout=frame.layouts.scores)
-    frame.grad.full[place].wait(phase)
     rises = kb.warp_group_dot(frame.own_rows(frame.value, part), grad.transpose(), layout=frame.layouts.scores)
     weights = _weights(frame, kb.warp_group_dot_wait(scores, pending=1), place, step)
     weight_operand = _operand(frame, _rounded(frame, weights))
     if frame.config.hold_weights:
-        frame.grad.full[place].wait(phase)
-    delta = _numbers(frame, frame.grad, place)
+        frame.full[place].wait(phase)
+    delta = _numbers(frame, frame.delta, place)
     slopes = _rounded(frame, weights * (kb.warp_group_dot_wait(rises) - delta))
     if frame.exchange is None:
         grad_value = kb.warp_group_dot(weight_operand, grad, state.grad_value)
@@ -79,7 +77,7 @@ def advance(frame: Frame, part: int, state: State, step: Step) -> State:
 def _weights(frame: Frame, scores: Value, place: Value, step: Step) -> Value:
     """Of the pairs of a step, 0 where they are not visible; the scale may be of any sign."""
     kb, queries = frame.kb, frame.config.queries
-    exponents = scores * (kb.arg("scale") * LOG2_E) - _numbers(frame, frame.query, place)
+    exponents = scores * (kb.arg("scale") * LOG2_E) - _numbers(frame, frame.shift, place)
     if step.words is not None:
         words = step.words
         if queries < TILE:
@@ -97,16 +95,15 @@ def _finish(
     query: Buffer,
     sums: tuple[int, Product, Step] | None = None,
 ) -> State:
-    """Waits for the products of a step, frees its buffers, and adds its part of the gradient of queries."""
+    """Waits for the products of a step, frees its buffer, and adds its part of the gradient of queries."""
     kb = frame.kb
     value_sum = kb.warp_group_dot_wait(grad_value, pending=0 if sums is None else 1)
-    frame.grad.empty[place].arrive()
     grad_key = kb.warp_group_dot(slopes, query, state.grad_key)
     if sums is not None:
         part, product, step = sums
         _add_to_queries(frame, part, kb.warp_group_dot_wait(product, pending=1), step)
     key_sum = kb.warp_group_dot_wait(grad_key)
-    frame.query.empty[place].arrive()
+    frame.empty[place].arrive()
     return State(key_sum, value_sum, state.count + 1)
 
 
@@ -130,13 +127,9 @@ def _add_to_queries(frame: Frame, part: int, product: Value, step: Step) -> None
     exchange.sum_map.reduce("add", [step.tile.batch, step.visits.head, step.first + row, column], buffer)
 
 
-def _rows(frame: Frame, ring: Ring, place: Value) -> Buffer:
-    return ring.rows[place].reshape(frame.config.queries, frame.head_dim)
-
-
-def _numbers(frame: Frame, ring: Ring, place: Value) -> Value:
+def _numbers(frame: Frame, source: Source, place: Value) -> Value:
     """[1, queries]."""
-    return ring.numbers[place].reshape(frame.config.queries).load(frame.layouts.columns)[None, :]
+    return frame.numbers(source, place).load(frame.layouts.columns)[None, :]
 
 
 def _rounded(frame: Frame, x: Value) -> Value:

@@ -1,0 +1,93 @@
+"""The Hopper backward kernel compiled by Triton for sm_90a: it fits, and products of its steps stay asynchronous."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from test_hopper_compile import ELEMENT, machine_code, tool
+
+from compilemask.dialects.triton.printing import print_generic
+from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
+from compilemask.lowering.tiling_to_ttg.attention_backward_frame import kernel_arguments
+from compilemask.lowering.tiling_to_ttg.attention_config import SHARED_MEMORY, TILE
+from compilemask.passes.legalize_triton import legalize
+from compilemask.runtime.hopper_backward import backward_binary
+from compilemask.runtime.target import parse_target
+
+pytest.importorskip("triton")
+CASES = [
+    (128, torch.bfloat16, True),
+    (64, torch.float16, True),
+    (128, torch.float16, False),
+    (64, torch.bfloat16, False),
+]
+INSTRUCTION_BYTES = 16
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def steps(code: list[str], products: int) -> list[list[str]]:
+    """Bodies of the innermost loops with so many instructions of products."""
+    bodies: dict[int, list[str]] = {}
+    for end, instruction in enumerate(code):
+        found = re.search(r"BRA\S* .*0x([0-9a-f]+)", instruction)
+        start = int(found[1], 16) // INSTRUCTION_BYTES if found else end
+        of_products = [index for index in range(start, end) if "HGMMA" in code[index]]
+        if len(of_products) == products:
+            shortest = bodies.setdefault(of_products[0], code[start:end])
+            bodies[of_products[0]] = min(shortest, code[start:end], key=len)
+    return list(bodies.values())
+
+
+@pytest.mark.parametrize(("head_dim", "dtype", "sums_queries"), CASES)
+def test_kernel(head_dim: int, dtype: torch.dtype, sums_queries: bool, tmp_path: Path) -> None:
+    config = HopperBackwardConfig.choose(head_dim, ELEMENT[dtype], sums_queries=sums_queries)
+    backward_binary.cache_clear()
+    binary = backward_binary(head_dim, dtype, config)
+    assert binary.shared_bytes <= config.shared_bytes(head_dim) <= SHARED_MEMORY
+    # Two warpgroups, and one that holds the producer.
+    assert binary.threads == 384
+    maps = 9 if sums_queries else 8
+    arguments = kernel_arguments(config)
+    assert len(arguments) == maps + 4 + 8
+    assert binary.format == "=" + "128s" * maps + "Q" * 4 + "i" * 7 + "f" + "Q" * len(binary.scratch)
+    code = machine_code(binary.cubin, tmp_path)
+    assert any("UTMALDG.4D" in line for line in code)
+    assert any("UTMALDG.2D" in line for line in code)
+    assert any("UTMASTG.4D" in line for line in code)
+    assert any("UTMAREDG.4D.ADD" in line for line in code) == sums_queries
+    # Scores and rises are products over D, values and keys over the queries, queries over the keys; each 16 deep.
+    products = 2 * head_dim // 16 + 2 * config.queries // 16 + (TILE // 16 if sums_queries else 0)
+    # Masked and full steps, in each of two warpgroups.
+    assert len(steps(code, products)) == 4
+
+
+@pytest.mark.parametrize("sums_queries", [True, False])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_ptxas_serializes_nothing(head_dim: int, sums_queries: bool, tmp_path: Path) -> None:
+    """It warns with C7510 to C7515 where it gives up asynchronous products."""
+    import triton
+
+    element = ELEMENT[torch.bfloat16]
+    module = emit_backward(head_dim, element, HopperBackwardConfig.choose(head_dim, element, sums_queries=sums_queries))
+    path, ptx = tmp_path / "kernel.ttgir", tmp_path / "kernel.ptx"
+    path.write_text(print_generic(legalize(module, triton.__version__)))
+    ptx.write_text(triton.compile(str(path), target=parse_target("cuda:90").for_triton()).asm["ptx"])
+    command = [tool("ptxas"), "-v", "-arch=sm_90a", ptx, "-o", tmp_path / "out"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "Used 168 registers" in said.stderr
+    assert not re.search(r"C75\d\d", said.stdout + said.stderr)
+
+
+@pytest.mark.parametrize("version", ["3.6.0", "3.7.1", "3.8.0", "3.9.0"])
+def test_text_for_all_versions(version: str) -> None:
+    element = ELEMENT[torch.bfloat16]
+    module = emit_backward(64, element, HopperBackwardConfig.choose(64, element))
+    assert print_generic(legalize(module, version)).startswith('"builtin.module"')

@@ -1,0 +1,141 @@
+"""The Hopper backward kernel as the runtime launches it, with kernels executed in numpy, against the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from compare import assert_close, dense_attention, dense_gradients, random_inputs
+from sample_masks import MASKS
+from test_hopper_kernel import ELEMENT, storage
+from test_runtime_backward_kernels import CHANGES, launch_in_numpy, memory_at
+from xdsl.dialects.builtin import ModuleOp
+
+import compilemask as cm
+from compilemask.dialects.semantics.triton_gpu import TensorMap, run_kernel
+from compilemask.dialects.triton import tt
+from compilemask.dialects.triton.ttg_module import TMA_ARGUMENT
+from compilemask.dialects.triton.types import PointerType
+from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
+from compilemask.runtime import attention_backward_cuda, hopper_backward
+from compilemask.runtime.hopper_backward import attention_backward_hopper
+
+TOLERANCE = 5e-3
+
+
+@lru_cache
+def kernel(head_dim: int, dtype: torch.dtype, config: HopperBackwardConfig, device: int | None) -> ModuleOp:
+    return emit_backward(head_dim, ELEMENT[dtype], config)
+
+
+def launch(kernel: ModuleOp | str, grid: tuple[int, int, int], device: torch.device, arguments: list[Any]) -> None:
+    if isinstance(kernel, str):
+        return launch_in_numpy(kernel, grid, device, arguments)
+    func = kernel.body.block.first_op
+    assert isinstance(func, tt.FuncOp)
+    assert func.arg_attrs is not None
+    given: list[Any] = []
+    for value, argument, attributes in zip(arguments, func.body.block.args, func.arg_attrs.data, strict=True):
+        is_map = TMA_ARGUMENT in attributes.data
+        is_pointer = isinstance(argument.type, PointerType) and not is_map
+        given.append(memory_at(value, np.int32) if is_pointer else value)
+    run_kernel(kernel, grid, given, seed=0)
+
+
+@pytest.fixture(autouse=True)
+def _on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are modules or texts, and are executed in numpy."""
+    for module in (attention_backward_cuda, hopper_backward):
+        monkeypatch.setattr(module, "kernel_for", lambda text, device, options: text)
+        monkeypatch.setattr(module, "launch", launch)
+    monkeypatch.setattr(attention_backward_cuda, "target_of", lambda device: "cuda:90")
+    monkeypatch.setattr(hopper_backward, "_kernel", kernel)
+    monkeypatch.setattr(hopper_backward, "_map", lambda x, rows, columns=None: TensorMap(storage(x)))
+
+
+def check(
+    mask: cm.Mask,
+    queries: int,
+    keys: int,
+    dim: int = 64,
+    *,
+    change: Callable[[torch.Tensor], torch.Tensor] = lambda x: x,
+    sums_queries: bool = True,
+    lse: bool = True,
+) -> None:
+    q, k, v = random_inputs(2, 4, 2, queries, keys, dim, torch.float16)
+    visible = mask.dense(queries, keys)
+    out, out_lse = dense_attention(q, k, v, visible, 0.2)
+    out, out_lse = out.half(), out_lse.float()
+    grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).half()
+    grad_lse = torch.randn(out_lse.shape, generator=torch.Generator().manual_seed(2)) if lse else None
+    descriptor = cm.compile(mask).descriptor(queries, keys, gradient=True)
+    config = HopperBackwardConfig(128 if dim <= 64 else 64, sums_queries=sums_queries)
+    q, k, v = changed = (change(q), change(k), change(v))
+    found = attention_backward_hopper(change(grad), grad_lse, q, k, v, change(out), out_lse, descriptor, 0.2, config)
+    expected = dense_gradients(q, k, v, visible, grad, grad_lse, 0.2)
+    for name, x, gradient, reference in zip("qkv", changed, found, expected, strict=True):
+        assert gradient.shape == x.shape
+        assert_close(gradient, reference, TOLERANCE, f"gradient of {name}")
+
+
+@pytest.mark.parametrize("sums_queries", [True, False])
+@pytest.mark.parametrize("name", ["causal", "hstu per batch", "padding per head"])
+def test_equal_to_the_oracle(name: str, sums_queries: bool) -> None:
+    check(MASKS[name](70, 140), 70, 140, sums_queries=sums_queries)
+
+
+@pytest.mark.parametrize("name", ["sequence first", "cut"])
+def test_strides(name: str) -> None:
+    check(cm.causal(), 40, 40, change=CHANGES[name])
+
+
+@pytest.mark.parametrize("dim", [40, 72, 128])
+def test_head_dims(dim: int) -> None:
+    check(cm.causal(), 140, 140, dim, lse=False)
+
+
+def test_gradients_that_tma_cannot_read_are_copied() -> None:
+    q, k, v = random_inputs(1, 2, 2, 50, 50, 64, torch.float16)
+    visible = cm.causal().dense(50, 50)
+    out, lse = dense_attention(q, k, v, visible)
+    descriptor = cm.compile(cm.causal()).descriptor(50, 50, gradient=True)
+    ones = torch.ones((), dtype=torch.float16).expand(out.shape)
+    config = HopperBackwardConfig(128)
+    found = attention_backward_hopper(ones, None, q, k, v, out.half(), lse.float(), descriptor, 0.125, config)
+    for gradient, reference in zip(found, dense_gradients(q, k, v, visible, ones), strict=True):
+        assert_close(gradient, reference, TOLERANCE)
+
+
+def test_which_variant_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hopper_backward, "has_hopper_kernel", lambda *_: True)
+    monkeypatch.setattr(hopper_backward, "backward_binary", lambda *_: None)
+    monkeypatch.setattr(hopper_backward, "attention_backward_hopper", lambda *arguments: arguments[-1])
+    x = torch.zeros(1, 1, 1, 128, dtype=torch.bfloat16)
+    hopper_backward._chosen.cache_clear()
+    descriptor: Any = None
+    arguments = (x, None, x, x, x, x, x[..., 0], descriptor, 1.0)
+    assert hopper_backward.attention_backward_gpu(*arguments) == HopperBackwardConfig(64)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert hopper_backward.attention_backward_gpu(*arguments) == HopperBackwardConfig(64, sums_queries=False)
+    finally:
+        torch.use_deterministic_algorithms(False)
+        hopper_backward._chosen.cache_clear()
+
+
+def test_what_triton_cannot_compile_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from compilemask.errors import TargetError
+
+    def fail(*_: object) -> None:
+        raise TargetError("no")
+
+    monkeypatch.setattr(hopper_backward, "backward_binary", fail)
+    hopper_backward._chosen.cache_clear()
+    with pytest.warns(RuntimeWarning, match="portable kernels: no"):
+        assert hopper_backward._chosen(128, torch.bfloat16, True) is None
+    hopper_backward._chosen.cache_clear()
