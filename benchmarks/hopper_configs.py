@@ -82,7 +82,8 @@ def time_variants(
         config, together = parsed(text, head_dim, dtype)
         launch = prepare_launch(q, k, v, out, lse, descriptor, scale, config)
         if together is not None:
-            launch.arguments[-2] = min(together, heads)
+            together = min(together, heads)
+            launch.arguments[-3:-1] = [together, together * descriptor.layout.query_tiles]
         out.fill_(float("nan"))
         launch()
         error = ((out.float() - reference).norm() / reference.norm()).item()

@@ -136,7 +136,9 @@ def test_gradients_of_some_inputs() -> None:
         inputs = [q, k, v]
         inputs[position] = inputs[position].clone().requires_grad_()
         cm.attention(*inputs, mask=cm.causal()).sum().backward()
-        assert torch.equal(inputs[position].grad, expected[position])
+        found = inputs[position].grad
+        assert found is not None
+        assert torch.equal(found, expected[position])
 
 
 def test_gradients_have_the_strides_of_their_tensors() -> None:

@@ -75,7 +75,7 @@ def test_kernel(
     # Two warpgroups, and one that holds the producer and the cleaner.
     assert binary.threads == 384
     arguments = kernel_arguments(config)
-    assert binary.format == "=" + "128s" * 4 + "Q" * (len(arguments) - 14) + "i" * 9 + "f" + "Q" * len(binary.scratch)
+    assert binary.format == "=" + "128s" * 4 + "Q" * (len(arguments) - 15) + "i" * 10 + "f" + "Q" * len(binary.scratch)
     assert binary.offsets[:5] == tuple(MAP_BYTES * index for index in range(5))
     code = machine_code(binary.cubin, tmp_path)
     assert any("UTMALDG.4D" in line for line in code)

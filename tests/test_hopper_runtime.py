@@ -145,12 +145,12 @@ def test_errors_of_the_driver_are_raised(fake: Driver) -> None:
     with pytest.raises(DeviceError, match=r"encode a tensor map .*: CUDA_ERROR_FAKE \(700\)"):
         _ = maps_of(half(1, 1, 8, 64), 64)[16]
     with pytest.raises(DeviceError, match="launch attention"):
-        kernel((1, 1, 1), 0, [b""] * 4 + [0] * 14 + [1.0])
+        kernel((1, 1, 1), 0, [b""] * 4 + [0] * 15 + [1.0])
 
 
 def test_a_thread_without_a_context_gets_that_of_the_kernel(fake: Driver) -> None:
     kernel = Kernel(_binary(HopperConfig()), str, 0)
-    call = partial(kernel, (1, 1, 1), 0, [b""] * 4 + [0] * 14 + [1.0])
+    call = partial(kernel, (1, 1, 1), 0, [b""] * 4 + [0] * 15 + [1.0])
     for _ in range(2):
         call()
     assert fake.contexts == []
@@ -176,7 +176,7 @@ def test_a_launch_reaches_c_whole(fake: Driver, monkeypatch: pytest.MonkeyPatch)
     assert address is not None
     monkeypatch.setattr(fake, "cuLaunchKernel", ctypes.CFUNCTYPE(ctypes.c_int)(address))
     kernel = Kernel(_binary(HopperConfig()), str, 0)
-    kernel((2**31 - 1, 65535, 3), 2**47 + 8, [b""] * 4 + [0] * 14 + [1.0])
+    kernel((2**31 - 1, 65535, 3), 2**47 + 8, [b""] * 4 + [0] * 15 + [1.0])
     *numbers, pointers, extra = seen[0]
     assert numbers == [9, 2**31 - 1, 65535, 3, 384, 1, 1, 1000, 2**47 + 8]
     assert pointers == ctypes.addressof(kernel._local.memory[1])
@@ -184,8 +184,8 @@ def test_a_launch_reaches_c_whole(fake: Driver, monkeypatch: pytest.MonkeyPatch)
 
 
 def _binary(config: HopperConfig) -> Binary:
-    pointers = len(kernel_arguments(config)) - 14
-    formats = ["128s"] * 4 + ["Q"] * pointers + ["i"] * 9 + ["f"] + ["Q"] * 2
+    pointers = len(kernel_arguments(config)) - 15
+    formats = ["128s"] * 4 + ["Q"] * pointers + ["i"] * 10 + ["f"] + ["Q"] * 2
     sizes = [struct.calcsize(f"={part}") for part in formats]
     offsets = tuple(sum(sizes[:index]) for index in range(len(sizes)))
     return Binary(b"", "attention", 384, 1000, "=" + "".join(formats), offsets, (0, 0))
@@ -215,8 +215,8 @@ def test_arguments_of_a_launch(fake: Driver, schedule: Schedule, monkeypatch: py
     assert ctypes.string_at(at["k"], 128) == bytes([2] * 128)
     base = descriptor.buffer.data_ptr()
     assert ctypes.c_uint64.from_address(at["visits"]).value == base + 4 * descriptor.layout.visits
-    numbers = [ctypes.c_int32.from_address(at[name]).value for name in names[-10:-1]]
-    assert numbers == [6, 2, 300, 500, 3, 0, 0, 12, 12]
+    numbers = [ctypes.c_int32.from_address(at[name]).value for name in names[-11:-1]]
+    assert numbers == [6, 2, 300, 500, 3, 0, 0, 12, 12, 36]
     assert ctypes.c_float.from_address(at["scale"]).value == 0.5
     if schedule is Schedule.ATOMIC:
         assert ctypes.c_uint64.from_address(at["counter"]).value == counter.data_ptr()

@@ -202,6 +202,7 @@ def _plan(kind: Kind, layout: Layout, config: HopperConfig, score: str = "") -> 
     batch, heads, queries, head_dim = kind.query_shape
     key_heads, device = kind.key_shape[1], kind.device
     all_heads = batch * heads
+    together = heads_together(kind.key_shape, kind.dtype.itemsize, heads, all_heads)
     tiles = layout.query_tiles * all_heads
     out_shape, out_stride = tuple(kind.query_shape), (heads * queries * head_dim, queries * head_dim, head_dim, 1)
     maps = (
@@ -213,7 +214,7 @@ def _plan(kind: Kind, layout: Layout, config: HopperConfig, score: str = "") -> 
     numbers = (
         *(heads, heads // key_heads, layout.queries, layout.keys, layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
-        *(all_heads, heads_together(kind.key_shape, kind.dtype.itemsize, heads, all_heads)),
+        *(all_heads, together, together * layout.query_tiles),
     )
     return Plan(
         kernel=_kernel(kernel_head_dim(head_dim) or head_dim, kind.dtype, config, score, device.index),

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch._C._functorch import is_gradtrackingtensor
 
 from compilemask.errors import (
     DescriptorError,
@@ -200,7 +201,7 @@ def needs_gradient(*tensors: torch.Tensor) -> bool:
     if not torch.is_grad_enabled():
         return False
     if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-        if any(torch._C._functorch.is_gradtrackingtensor(tensor) for tensor in tensors):
+        if any(is_gradtrackingtensor(tensor) for tensor in tensors):
             raise GradientError("attention cannot stand in torch.func.grad; use torch.autograd.grad")
         return True
     return any(tensor.requires_grad for tensor in tensors)

@@ -83,7 +83,7 @@ def tile_at(frame: Frame, position: Value) -> Tile:
     """Reads the tile at a position of the launch order, 0 <= position < all_heads * query_tiles."""
     kb = frame.kb
     query_tiles, together = kb.arg("query_tiles"), kb.arg("heads_together")
-    of_group = together * query_tiles
+    of_group = kb.arg("tiles_together")
     first_head = kb.trunc_div(position, of_group) * together
     in_group = kb.trunc_rem(position, of_group)
     heads = kb.minimum(together, kb.arg("all_heads") - first_head)
