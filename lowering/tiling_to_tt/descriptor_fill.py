@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from compilemask.lowering.descriptor_layout import ORDER_WORDS, STATUS_OVERFLOW
 from compilemask.lowering.tiling_to_tt.builder import Value, i32
-from compilemask.lowering.tiling_to_tt.descriptor_bits import popcount
+from compilemask.lowering.tiling_to_tt.descriptor_bits import lowest_bit, popcount
 from compilemask.lowering.tiling_to_tt.descriptor_kernel import DescriptorKernel, MaskFunctions, QueryTile
+from compilemask.lowering.tiling_to_tt.row_sets import FAR
 from compilemask.lowering.tiling_to_tt.shared_patterns import SharedPatterns
 from compilemask.lowering.tiling_to_tt.tile_classes import WORD, WORDS, BlockClasses, TileClasses
 
@@ -155,15 +156,34 @@ class _Visits:
         kb, zero = self.kb, self.kb.constant(0, i32)
         classes = TileClasses(self.kernel, self.tile)
         begin, end = classes.blocks()
-        with kb.for_loop(begin, end, 1, [zero, zero, zero]) as loop:
-            partial, turns, inside = loop.carried
+        with kb.for_loop(begin, end, 1, [zero, zero, zero, kb.constant(FAR, i32)]) as loop:
+            partial, turns, inside, first = loop.carried
             block = classes.block(loop.index, inside)
             more_partial, more_turns = self._store_block(loop.index, block, partial, turns)
             inside = kb.reduce(classes.last_is_full(block), 0, "sum")
-            loop.yield_(partial + more_partial, turns + more_turns, inside)
-        _, turns, inside = loop.results
+            first = kb.minimum(first, self._first_visit(loop.index, block))
+            loop.yield_(partial + more_partial, turns + more_turns, inside, first)
+        _, turns, inside, first = loop.results
         ends_open = (inside != 0) & (turns < 2 * self.counts.runs)
         kb.store(self.runs + turns, self.kernel.key_tiles, mask=ends_open)
+        self._store_first(first)
+
+    def _first_visit(self, index: Value, block: BlockClasses) -> Value:
+        """The key tile of the first visit if it is in a block, else FAR: a partial tile, if the query tile has any."""
+        kb, lane = self.kb, self.kb.arange(0, WORDS)
+        words = kb.where(self.counts.partial > 0, block.partial, block.turns)
+        tiles = (index * WORDS + lane) * WORD + lowest_bit(kb, words)
+        return kb.reduce(kb.where(words != 0, tiles, FAR), 0, "min")
+
+    def _store_first(self, first: Value) -> None:
+        """The words that the record in launch order lacks."""
+        kb, has_partial = self.kb, self.counts.partial > 0
+        if self.shared is None:
+            pattern = self.place.first_pattern
+        else:
+            pattern = self.shared.pattern(self.tile.mask, self.diagonals, self.tile.tile, first)
+        kb.store(self.launch + FIRST_KEY_TILE, first, mask=has_partial | (self.counts.runs > 0))
+        kb.store(self.launch + FIRST_PATTERN, pattern, mask=has_partial)
 
     def _store_block(self, index: Value, block: BlockClasses, partial: Value, turns: Value) -> tuple[Value, Value]:
         kb = self.kb
@@ -176,7 +196,6 @@ class _Visits:
         self._store_partial(key_tile, *self._ranks(block.partial, bit, partial + (before & 0xFFFF)))
         is_turn, rank = self._ranks(block.turns, bit, turns + (before >> 16))
         kb.store(self.runs + rank, key_tile, mask=is_turn & (rank < 2 * self.counts.runs))
-        kb.store(self.launch + FIRST_KEY_TILE, key_tile, mask=is_turn & (rank == 0) & (self.counts.partial == 0))
         return total & 0xFFFF, total >> 16
 
     def _ranks(self, words: Value, bit: Value, before: Value) -> tuple[Value, Value]:
@@ -196,5 +215,3 @@ class _Visits:
             kb.store(source + 1, key_tile, mask=is_partial)
         kb.store(self.pairs + 2 * rank, key_tile, mask=is_partial)
         kb.store(self.pairs + 2 * rank + 1, number, mask=is_partial)
-        kb.store(self.launch + FIRST_KEY_TILE, key_tile, mask=is_partial & (rank == 0))
-        kb.store(self.launch + FIRST_PATTERN, number, mask=is_partial & (rank == 0))

@@ -40,7 +40,7 @@ class SharedPatterns:
     def pattern(self, mask: Value, diagonals: list[Value], tile: Value, key_tile: Value) -> Value:
         """Numbers of the patterns that partial tiles use."""
         kb, kernel = self.kb, self.kernel
-        slot = kb.full(key_tile.shape, -1, i32)
+        slot = kb.full(key_tile.shape, -1, i32) if key_tile.shape else kb.constant(-1, i32)
         for number, diagonal in reversed(list(enumerate(diagonals))):
             slot = kb.where(self._units(key_tile, KEYS) - self._units(tile, kernel.mask.rows) == diagonal, number, slot)
         is_cut = ((kernel.keys & (KEYS - 1)) != 0) & (key_tile == kernel.key_tiles - 1)
