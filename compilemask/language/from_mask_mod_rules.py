@@ -12,6 +12,7 @@ import torch
 from compilemask.errors import MaskError
 from compilemask.language.from_mask_mod_graph import Graph, Node
 from compilemask.language.from_mask_mod_trace import Traced, Tracer, as_array, refuse
+from compilemask.language.from_mask_mod_types import NARROW, common_type, kept, wrapped
 
 Rule = Callable[..., Any]
 
@@ -28,10 +29,6 @@ def _compare(kind: str) -> Callable[[Graph, Node, Node], Node]:
 
 def _logical(kind: str) -> Callable[[Graph, Node, Node], Node]:
     return lambda graph, a, b: graph.binary(kind, graph.as_truth(a), graph.as_truth(b))
-
-
-def _reversed(rule: Callable[[Graph, Node, Node], Node]) -> Callable[[Graph, Node, Node], Node]:
-    return lambda graph, a, b: rule(graph, b, a)
 
 
 def _modulo(graph: Graph, a: Node, b: Node) -> Node:
@@ -84,6 +81,10 @@ _ONE: dict[str, Callable[[Graph, Node], Node]] = {
     "bitwise_not": lambda graph, a: graph.invert(a),
     "logical_not": lambda graph, a: graph.invert(graph.as_truth(a)),
 }
+_OF_TRUTH_VALUES = {"add": _binary("or"), "mul": _binary("and"), "minimum": _binary("and"), "maximum": _binary("or")}
+_WRAPS = ("add", "sub", "mul", "pow", "bitwise_left_shift", "neg", "abs", "square", "bitwise_not")
+"""What may leave the range of its operands."""
+_TRUE_OR_FALSE = ("logical_and", "logical_or", "logical_xor", "logical_not", "eq", "ne", "lt", "le", "gt", "ge")
 _ALIASES = {
     "subtract": "sub",
     "multiply": "mul",
@@ -111,32 +112,55 @@ _ALIASES = {
 _REVERSIBLE = ("add", "sub", "mul", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
 
 
-def elementwise(tracer: Tracer, function: Callable[..., Node], *operands: Any) -> Traced:
+def elementwise(
+    tracer: Tracer, function: Callable[..., Node], *operands: Any, dtype: torch.dtype | None = None
+) -> Traced:
     """A function of nodes, applied to the elements of tensors or numbers that broadcast."""
     arrays = np.broadcast_arrays(*[tracer.elements(operand) for operand in operands])
     result = np.empty(arrays[0].shape, dtype=object)
     for place in np.ndindex(result.shape):
         result[place] = function(tracer.graph, *[array[place] for array in arrays])
-    return Traced.of(result)
+    return Traced.of(result, dtype)
+
+
+def _arithmetic(tracer: Tracer, name: str, *operands: Any) -> Traced:
+    """A function of one or two numbers in the type that torch computes in."""
+    rule, dtype = _TWO.get(name) or _ONE[name], common_type(*operands)
+    if dtype == torch.bool:
+        return elementwise(tracer, _OF_TRUTH_VALUES.get(name, rule), *operands)
+    if dtype not in NARROW:
+        return elementwise(tracer, rule, *operands)
+
+    def narrow(graph: Graph, *values: Node) -> Node:
+        result = rule(graph, *[_in_range(graph, value, dtype) for value in values])
+        return wrapped(graph, result, dtype) if name in _WRAPS else result
+
+    return elementwise(tracer, narrow, *operands, dtype=None if name in _TRUE_OR_FALSE else dtype)
+
+
+def _in_range(graph: Graph, value: Node, dtype: torch.dtype) -> Node:
+    """A value of a type that becomes a narrow one: only Python's numbers can be outside of it."""
+    return value if value.number is None else wrapped(graph, graph.as_integer(value), dtype)
 
 
 # ---- functions with more arguments ----
 
 
 def _where(tracer: Tracer, condition: Any, then: Any, other: Any) -> Traced:
-    return elementwise(tracer, lambda graph, c, a, b: graph.select(c, a, b), condition, then, other)
+    dtype = kept(common_type(then, other))
+    return elementwise(tracer, lambda graph, c, a, b: graph.select(c, a, b), condition, then, other, dtype=dtype)
 
 
 def _clamp(tracer: Tracer, value: Any, min: Any = None, max: Any = None) -> Any:
     if min is not None:
-        value = elementwise(tracer, _TWO["maximum"], value, min)
-    return value if max is None else elementwise(tracer, _TWO["minimum"], value, max)
+        value = _arithmetic(tracer, "maximum", value, min)
+    return value if max is None else _arithmetic(tracer, "minimum", value, max)
 
 
 def _divide(tracer: Tracer, a: Any, b: Any, *, rounding_mode: str | None = None) -> Traced:
     if rounding_mode != "floor":
         refuse("divides with /; use // or rounding_mode='floor', as masks compute with integers")
-    return elementwise(tracer, _TWO["floor_divide"], a, b)
+    return _arithmetic(tracer, "floor_divide", a, b)
 
 
 def _index(tracer: Tracer, value: Any, index: Any) -> Traced:
@@ -146,10 +170,11 @@ def _index(tracer: Tracer, value: Any, index: Any) -> Traced:
     if value.captured is not None and all(isinstance(item, torch.Tensor | int) for item in items):
         return tracer.index(value.captured, index, value.index)
     if not any(isinstance(item, torch.Tensor) for item in items):
-        return Traced.of(np.asarray(value.elements[index], dtype=object))
+        return Traced.of(np.asarray(value.elements[index], dtype=object), kept(value.dtype))
     if len(items) != 1:
         refuse("indexes a computed tensor by several tensors")
-    return elementwise(tracer, lambda graph, i: _nth(graph, list(value.elements), i), items[0])
+    nth = lambda graph, i: _nth(graph, list(value.elements), i)  # noqa: E731
+    return elementwise(tracer, nth, items[0], dtype=kept(value.dtype))
 
 
 def _nth(graph: Graph, items: list[Any], index: Node) -> Node:
@@ -164,41 +189,55 @@ def _nth(graph: Graph, items: list[Any], index: Node) -> Node:
     return result
 
 
-def _reduction(step: Callable[[Graph, Node, Node], Node]) -> Rule:
+def _reduced(tracer: Tracer, value: Any, step: Callable[..., Any], dim: Any = None, keepdim: bool = False) -> Traced:
+    elements = tracer.elements(value)
+    if dim is None:
+        elements, dim = elements.reshape(-1), 0
+    total, *parts = [Traced.of(part, kept(value.dtype)) for part in np.split(elements, elements.shape[dim], axis=dim)]
+    for part in parts:
+        total = step(total, part)
+    return total if keepdim else Traced.of(np.squeeze(total.elements, axis=dim), kept(total.dtype))
+
+
+def _reduction(kind: str, convert: Callable[[Graph, Node], Node]) -> Rule:
     def rule(tracer: Tracer, value: Any, dim: Any = None, keepdim: bool = False) -> Traced:
-        elements = tracer.elements(value)
-        if dim is None:
-            elements, dim = elements.reshape(-1), 0
-        parts = np.split(elements, elements.shape[dim], axis=dim)
-        total = parts[0]
-        for part in parts[1:]:
-            total = elementwise(tracer, step, Traced.of(total), Traced.of(part)).elements
-        return Traced.of(total if keepdim else np.squeeze(total, axis=dim))
+        converted = elementwise(tracer, convert, value)
+        return _reduced(tracer, converted, lambda a, b: elementwise(tracer, _binary(kind), a, b), dim, keepdim)
 
     return rule
 
 
-def _extreme(kind: str) -> Rule:
+def _extreme(name: str) -> Rule:
+    def rule(tracer: Tracer, value: Any, dim: Any = None, keepdim: bool = False) -> Traced:
+        return _reduced(tracer, value, lambda a, b: _arithmetic(tracer, name, a, b), dim, keepdim)
+
+    return rule
+
+
+def _extreme_or_pairwise(kind: str, name: str) -> Rule:
     def rule(tracer: Tracer, value: Any, other: Any = None) -> Traced:
         if other is None:
-            return _reduction(_binary(kind))(tracer, value)
+            return _extreme(name)(tracer, value)
         if not isinstance(other, torch.Tensor):
             refuse(f"asks for torch.{kind} with indices; use torch.a{kind}")
-        return elementwise(tracer, _binary(kind), value, other)
+        return _arithmetic(tracer, name, value, other)
 
     return rule
 
 
 def _convert(tracer: Tracer, value: Any, *arguments: Any, **named: Any) -> Traced:
     wanted = [item for item in (*arguments, *named.values()) if isinstance(item, torch.dtype | torch.Tensor)]
-    dtype = wanted[0].dtype if wanted and isinstance(wanted[0], torch.Tensor) else wanted[0] if wanted else None
+    dtypes = [item.dtype if isinstance(item, torch.Tensor) else item for item in wanted]
+    dtype = dtypes[0] if dtypes else None
     if dtype is None:
-        return Traced.of(tracer.elements(value))
+        return Traced.of(tracer.elements(value), kept(value.dtype))
     if dtype == torch.bool:
-        return elementwise(tracer, lambda graph, a: graph.as_truth(a), value)
+        return elementwise(tracer, Graph.as_truth, value)
     if dtype.is_floating_point or dtype.is_complex:
         refuse(f"converts to {dtype}; masks compute with integers, so compare without the conversion")
-    return elementwise(tracer, lambda graph, a: graph.as_integer(a), value)
+    if dtype in NARROW and value.dtype != dtype:
+        return elementwise(tracer, lambda graph, a: wrapped(graph, graph.as_integer(a), dtype), value, dtype=dtype)
+    return elementwise(tracer, Graph.as_integer, value, dtype=kept(dtype))
 
 
 def _to(dtype: torch.dtype) -> Rule:
@@ -219,14 +258,16 @@ def _new(fill: Any) -> Rule:
         truth = dtype == torch.bool or (dtype is None and value.dtype == torch.bool)
         for place in np.ndindex(shape):
             result[place] = tracer.graph.truth(bool(number)) if truth else tracer.elements(number).item()
-        return Traced.of(result)
+        return Traced.of(result, kept(dtype or value.dtype))
 
     return rule
 
 
 def _shaped(function: Callable[..., Any]) -> Rule:
     """A function that moves elements: numpy does the same to their array."""
-    return lambda tracer, value, *args, **named: Traced.of(np.asarray(function(value.elements, *args, **named)))
+    return lambda tracer, value, *args, **named: Traced.of(
+        np.asarray(function(value.elements, *args, **named)), kept(value.dtype)
+    )
 
 
 def _sizes(arguments: tuple) -> tuple[int, ...]:
@@ -241,7 +282,8 @@ def _expand(elements: np.ndarray, *sizes: Any) -> np.ndarray:
 
 def _stack(join: Callable[..., np.ndarray]) -> Rule:
     def rule(tracer: Tracer, tensors: Any, dim: int = 0) -> Traced:
-        return Traced.of(join([tracer.elements(tensor) for tensor in tensors], axis=dim))
+        dtype = reduce(torch.promote_types, [common_type(tensor) for tensor in tensors])
+        return Traced.of(join([tracer.elements(tensor) for tensor in tensors], axis=dim), kept(dtype))
 
     return rule
 
@@ -274,18 +316,21 @@ _RULES: dict[str, Rule] = {
     "true_divide": _divide,
     "rtruediv": _divide,
     "getitem": _index,
-    "any": _reduction(_logical("or")),
-    "all": _reduction(_logical("and")),
-    "sum": _reduction(_binary("add")),
-    "amin": _reduction(_binary("min")),
-    "amax": _reduction(_binary("max")),
-    "min": _extreme("min"),
-    "max": _extreme("max"),
+    "any": _reduction("or", Graph.as_truth),
+    "all": _reduction("and", Graph.as_truth),
+    "sum": _reduction("add", Graph.as_integer),
+    "amin": _extreme("minimum"),
+    "amax": _extreme("maximum"),
+    "min": _extreme_or_pairwise("min", "minimum"),
+    "max": _extreme_or_pairwise("max", "maximum"),
     "to": _convert,
     "type": _convert,
     "bool": _to(torch.bool),
     "int": _to(torch.int32),
     "long": _to(torch.int64),
+    "char": _to(torch.int8),
+    "byte": _to(torch.uint8),
+    "short": _to(torch.int16),
     "float": _to(torch.float32),
     "double": _to(torch.float64),
     "half": _to(torch.float16),
@@ -332,8 +377,7 @@ def apply(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
     if full == "__setitem__" or (full.endswith("_") and not full.endswith("__")):
         refuse(f"changes a tensor in place ({full}); compute a new one, as with torch.where")
     if name[:1] == "r" and name[1:] in _REVERSIBLE and full.startswith("__"):
-        rule = _TWO[_ALIASES.get(name[1:], name[1:])]
-        return elementwise(tracer, _reversed(rule), *args)
+        return _arithmetic(tracer, _ALIASES.get(name[1:], name[1:]), *reversed(args))
     if name[:1] == "i" and name[1:] in _REVERSIBLE and full.startswith("__"):
         name = name[1:]
     name = _ALIASES.get(name, name)
@@ -341,9 +385,9 @@ def apply(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
         method = func is torch.Tensor.where
         return _where(tracer, *((args[1], args[0], args[2]) if method else args), **kwargs)
     if name in _TWO:
-        return elementwise(tracer, _TWO[name], *_two(name, args, kwargs))
+        return _arithmetic(tracer, name, *_two(name, args, kwargs))
     if name in _ONE and not kwargs:
-        return elementwise(tracer, _ONE[name], *args)
+        return _arithmetic(tracer, name, *args)
     if name in _RULES:
         try:
             return _RULES[name](tracer, *args, **kwargs)

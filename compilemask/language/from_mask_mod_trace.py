@@ -16,11 +16,12 @@ from torch.overrides import TorchFunctionMode
 
 from compilemask.errors import MaskError
 from compilemask.language.from_mask_mod_graph import Graph, Node
+from compilemask.language.from_mask_mod_types import NARROW, kept
 from compilemask.language.values import Value
 
 MOST_ELEMENTS = 256
 """Elements of the largest tensor that may be computed for one pair (q, kv)."""
-_INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+_INTEGERS = (*NARROW, torch.int32, torch.int64)
 HINT = "from_mask_mod: the mask_mod"
 """How errors name the function."""
 
@@ -35,11 +36,11 @@ class Traced(torch.Tensor):
     _read: Callable[[], np.ndarray]
 
     @staticmethod
-    def of(elements: np.ndarray) -> Traced:
-        """The tensor of an array of nodes."""
+    def of(elements: np.ndarray, dtype: torch.dtype | None = None) -> Traced:
+        """The tensor of an array of nodes; its type follows from them if not given."""
         if elements.size > MOST_ELEMENTS:
             refuse(f"computes a tensor of {elements.size} elements for each pair; at most {MOST_ELEMENTS}")
-        shell = torch.empty(elements.shape, dtype=_dtype(elements), device="meta")
+        shell = torch.empty(elements.shape, dtype=dtype or _dtype(elements), device="meta")
         result = torch.Tensor._make_subclass(Traced, shell)
         result._elements, result.captured = elements, None
         return result
@@ -205,7 +206,7 @@ class Tracer:
         if arrays[0].ndim == 0 and len(before) + len(items) < tensor.dim():
             known = [*before, *(array.item() for array in arrays)]
             return Traced.part(tensor, known, lambda: self._entries(tensor, known, []))
-        return Traced.of(self._entries(tensor, list(before), list(arrays)))
+        return Traced.of(self._entries(tensor, list(before), list(arrays)), kept(tensor.dtype))
 
     def _entries(self, tensor: torch.Tensor, before: list[Node], arrays: list[np.ndarray]) -> np.ndarray:
         """All of tensor[before][arrays]."""
