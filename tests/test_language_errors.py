@@ -51,6 +51,9 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "disk huge radius": (lambda: cm.disk2d(4, 4, 2**20), "at most 16384"),
     "box reach": (lambda: cm.box2d(4, 4, -1), "box2d: reach_y must be at least 0"),
     "clear text": (lambda: cm.clear(4, 4, 2, text=-3), "clear: text must be at least 0, got -3"),
+    "chunks too large": (lambda: cm.transformer_xl(2**29 + 1), "size must be at most 536870912, got 536870913"),
+    "bigbird reach": (lambda: cm.bigbird(64, [[0]], reach=2**25), "reach must be at most 16777216, got 33554432"),
+    "bigbird edge": (lambda: cm.bigbird(64, [[0]], edge=2**25), "edge must be at most 16777216, got 33554432"),
     "and": (lambda: cm.causal() & 3, "& combines two masks, got int"),  # pyright: ignore
     "and keyword": (lambda: cm.causal() and cm.full(), "neither true nor false"),
     "name": (lambda: cm.causal().named("two words"), "identifier, got 'two words'"),
@@ -113,14 +116,26 @@ BAD_TEXT: dict[str, tuple[str, int | None, int | None, str]] = {
     "set of arity -2": ("interval.func @s(%q: i32) -> !interval.set<-2> {\n}", 1, None, "integer literal"),
     "two of one name": (ALL + ALL, 5, 1, "a function of that name already"),
     "bad shape": (
-        "tiling.func @t(%t: i32, %q: i32, %k: i32) -> !tiling.runs attributes {shape = #tiling.shape<96 x 128>} {\n}",
+        "tiling.func @t(%t: i32, %q: i32, %k: i32) -> !tiling.runs attributes {shape = #tiling.shape<100 x 128>} {\n}",
         1,
         1,
-        "power of two",
+        "multiple of 16",
     ),
     "garbage": ("\x00\x01 {]", 1, None, "Unexpected|expected"),
     "unbalanced": (ALL[:-2], 4, None, "unexpected text in block definition"),
 }
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [cm.transformer_xl(2**29), cm.bigbird(5, [[0]], reach=2**30 // 5), cm.bigbird(2**30, [[0]], edge=1)],
+    ids=["transformer_xl", "bigbird reach", "bigbird block"],
+)
+def test_largest_values(mask: cm.Mask) -> None:
+    queries, keys = torch.meshgrid(torch.arange(150), torch.arange(170), indexing="ij")
+    wanted = keys <= queries if mask.LABEL == "transformer_xl" else keys >= 0
+    assert torch.equal(mask.dense(150, 170)[0, 0], wanted)
+    cm.compile(mask).descriptor(150, 170, "cpu", gradient=True).check()
 
 
 @pytest.mark.parametrize("name", BAD_TEXT)

@@ -166,6 +166,7 @@ def test_parts_must_fit() -> None:
         (lambda: cm.concatenate([cm.full(), cm.full()], [0, 5, 4]), "must ascend, but entry 1 is 5"),
         (lambda: cm.concatenate([], [0, 1]), "at least one mask"),
         (lambda: cm.concatenate([3], [0, 1]), "takes masks, got int"),  # pyright: ignore
+        (lambda: cm.concatenate(cm.full(), [0, 1]), "takes a list of masks, got _Full"),  # pyright: ignore
         (lambda: cm.full().place(3, (1, 2)), "place: rows must be a pair .begin, end., got 3"),  # pyright: ignore
         (lambda: cm.full().place((0, 3), (-1, 2)), "place: cols, begin must be at least 0, got -1"),
         (lambda: cm.full().shift(1.5), "shift: rows must be an int"),  # pyright: ignore

@@ -12,7 +12,7 @@ from compilemask.language.builder import Builder
 from compilemask.language.mask import Mask
 from compilemask.language.predicate import Integer, SymbolicTable
 from compilemask.language.traced import KEYS, QUERIES, Line, bound, chosen, emit_lines
-from compilemask.language.values import Value, integer, rows_of_table
+from compilemask.language.values import LIMIT, Value, integer, rows_of_table
 
 if TYPE_CHECKING:
     from compilemask.language.values import Array
@@ -52,15 +52,18 @@ def bigbird(block: int, random: Array, reach: int = 1, edge: int = 1) -> Mask:
         block: tokens of a block, at least 1; an int, part of the mask's structure, as are reach and edge.
         random: block numbers, int32/int64 data of shape [n, r], [B, n, r] or [B, H, n, r] for n blocks of queries;
             numbers of no block, such as -1, draw none. r is part of the mask's structure.
-        reach: blocks on each side, at least 0.
-        edge: blocks at each end that see and are seen by everything, at least 0.
+        reach: blocks on each side, at least 0 and at most 2^30 tokens.
+        edge: blocks at each end that see and are seen by everything, at least 0 and at most 2^30 tokens.
 
     Raises:
         MaskError: a number is out of its range or no int, or wrong block numbers.
     """
     drawn, _, count = rows_of_table("bigbird: random", random, "n, r")
     size = integer("bigbird: block", block, 1)
-    return _BigBird(size, drawn, count, integer("bigbird: reach", reach, 0), integer("bigbird: edge", edge, 0))
+    most = LIMIT // size
+    return _BigBird(
+        size, drawn, count, integer("bigbird: reach", reach, 0, most), integer("bigbird: edge", edge, 0, most)
+    )
 
 
 __all__ = ["bigbird"]

@@ -191,6 +191,8 @@ def concatenate(masks: Sequence[Mask], offsets: Table, key_offsets: Table | None
         MaskError: not one offset more than masks, or offsets (in host memory) do not ascend; where it is used, if there
             are fewer positions than the last offset, or a part's mask does not fit it.
     """
+    if not isinstance(masks, tuple | list):
+        raise MaskError(f"concatenate takes a list of masks, got {type(masks).__name__}")
     for mask in masks:
         if not isinstance(mask, Mask):
             raise MaskError(f"concatenate takes masks, got {type(mask).__name__}")

@@ -8,7 +8,7 @@ from typing import ClassVar
 from compilemask.language.mask import Mask
 from compilemask.language.predicate import Condition, Integer
 from compilemask.language.traced import Pointwise
-from compilemask.language.values import integer
+from compilemask.language.values import LIMIT, integer
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -27,12 +27,12 @@ def transformer_xl(size: int) -> Mask:
     Source: Transformer-XL (Dai et al. 2019, arXiv:1901.02860), whose segments attend to the cached one before.
 
     Args:
-        size: tokens of a chunk, at least 1; an int, part of the mask's structure.
+        size: tokens of a chunk, from 1 to 2^29; an int, part of the mask's structure.
 
     Raises:
-        MaskError: the size is no int or less than 1.
+        MaskError: the size is no int or out of its range.
     """
-    return _TransformerXl(integer("transformer_xl: size", size, 1))
+    return _TransformerXl(integer("transformer_xl: size", size, 1, LIMIT // 2))
 
 
 __all__ = ["transformer_xl"]
