@@ -51,4 +51,5 @@ class HopperBackwardConfig:
         check_supported(head_dim, element_type)
         if head_dim == 128:
             return cls(sums_queries=sums_queries)
-        return cls(queries=TILE, sums_queries=sums_queries, hold_weights=not sums_queries)
+        # 128 queries a step cost registers: with `hold_weights`, or without sums, ptxas spills in the loop of steps.
+        return cls(queries=TILE, hold_weights=False) if sums_queries else cls(stages=4, sums_queries=False)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from xdsl.dialects.builtin import AnyFloat, f32, i32
 
 from compilemask.dialects.tiling import AttentionOp
-from compilemask.dialects.triton.layouts import BARRIER_LAYOUT, LinearLayout, NvidiaMmaLayout, SliceLayout
-from compilemask.dialects.triton.layouts_linear import reshaped
+from compilemask.dialects.triton.layouts import BARRIER_LAYOUT, NvidiaMmaLayout, SliceLayout
 from compilemask.lowering.tiling_to_tt.builder import Arg, Value, ptr
+from compilemask.lowering.tiling_to_ttg.attention_bits import lanes_of
 from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE, HopperConfig, Schedule
 from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, slice_of, tensor_map, wgmma
 from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers, Buffer, Descriptor
@@ -63,14 +63,9 @@ class Layouts:
     output: NvidiaMmaLayout
 
     @property
-    def quads(self) -> LinearLayout:
-        """Scores as [64, 16, 4, 2]: column 8 i + 2 lane + c of a row lies in lane `lane` of the row's quad."""
-        return reshaped(self.scores, (ROWS, TILE), (ROWS, TILE // 8, 4, 2))
-
-    @property
     def lanes(self) -> SliceLayout:
         """[64, 4]: a number per row and lane of its quad."""
-        return slice_of(slice_of(self.quads, 3), 1)
+        return lanes_of(self.scores, TILE)
 
     @property
     def rows(self) -> SliceLayout:

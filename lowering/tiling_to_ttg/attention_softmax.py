@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from xdsl.dialects.builtin import f32, i32
+from xdsl.dialects.builtin import f32
 
 from compilemask.lowering.tiling_to_tt.builder import Value
+from compilemask.lowering.tiling_to_ttg.attention_bits import visible
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import PATTERN_WORDS, Frame
 from compilemask.lowering.tiling_to_ttg.builder import dot_operand, slice_of
@@ -55,14 +56,8 @@ def pattern_words(frame: Frame, part: int, pattern: Value, exists: Value, other:
 
 def masked(frame: Frame, scores: Value, words: Value, hidden: float = -math.inf) -> Value:
     """Scores where the pair is visible, else `hidden`."""
-    kb, quads = frame.kb, frame.layouts.quads
-    octet = kb.arange(0, TILE // 8, slice_of(slice_of(slice_of(quads, 3), 2), 0))
-    column = kb.arange(0, 2, slice_of(slice_of(slice_of(quads, 2), 1), 0))
-    octet, column = octet[None, :][:, :, None][:, :, :, None], column[None, :][:, None, :][:, :, None, :]
-    bit = kb.constant(1, i32) << (octet * 2 + column)
-    visible = (words[:, None, :][:, :, :, None] & bit) != 0
-    flat = kb.convert_layout(kb.reshape(visible, (ROWS, TILE)), frame.layouts.scores)
-    return kb.where(flat, scores, hidden)
+    flat = visible(frame.kb, words, frame.layouts.scores, TILE)
+    return frame.kb.where(flat, scores, hidden)
 
 
 def advance(
