@@ -13,10 +13,12 @@ from sample_masks import MASKS
 from test_backward_kernels import TOLERANCE, Problem
 from test_hopper_kernel import ELEMENT, storage
 from xdsl.dialects.builtin import ModuleOp, bf16, f16, f32
+from xdsl.ir import Operation
 
 import compilemask as cm
 from compilemask.dialects.semantics import triton as portable
-from compilemask.dialects.semantics.triton_gpu import TensorMap, run_kernel
+from compilemask.dialects.semantics.triton_gpu import DeadlockError, KernelError, TensorMap, run_kernel
+from compilemask.dialects.triton import ttg, ttng
 from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_tt import attention_backward_rows, attention_backward_total
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
@@ -221,3 +223,59 @@ def test_what_has_no_kernel() -> None:
             HopperBackwardConfig(stages=stages)
     with pytest.raises(LoweringError, match="queries a step"):
         HopperBackwardConfig(queries=96)
+
+
+SYNCHRONIZATION = (
+    ttng.WaitBarrierOp,
+    ttng.ArriveBarrierOp,
+    ttng.BarrierExpectOp,
+    ttng.FenceAsyncSharedOp,
+    ttng.AsyncTMAStoreWaitOp,
+)
+SPARE = 4
+"""Waits whose phase has ended anyway: those that hold the weights."""
+
+
+def synchronization(kernel: ModuleOp) -> list[Operation]:
+    """Waits, arrivals, fences and named barriers."""
+    return [
+        op
+        for op in kernel.walk()
+        if isinstance(op, SYNCHRONIZATION)
+        or (isinstance(op, ttg.ElementwiseInlineAsmOp) and op.asm_string.data.startswith("bar."))
+    ]
+
+
+def test_all_synchronization_is_needed() -> None:
+    """Without any one wait, arrival, fence or barrier, some order of events is an error."""
+    config = HopperBackwardConfig.choose(128, f16)
+    kernel = kernel_of(128, torch.float16, config)
+    # Unseen keys, rows that see nothing in some steps of a tile and not in others, and full tiles behind them.
+    some = cm.where(lambda q, kv: (kv <= q) & ((q % 50 != 7) | (q < 60)) & (kv < 190) & (kv % 9 != 3))
+    problem = Problem(
+        some.place((0, 256), (0, 256)) | cm.full().place((256, 512), (0, 128)),
+        512,
+        256,
+        head_dim=128,
+        dtype=torch.float16,
+    )
+    problem.poison()
+    grad_q, grad_k, grad_v = problem.expected()
+
+    def is_found(number: int) -> bool:
+        broken = kernel.clone()
+        op = synchronization(broken)[number]
+        op.detach()
+        op.erase()
+        for seed in range(2):
+            try:
+                gradients = backward(problem, config, seed=seed, kernel=broken)
+                for found, reference in zip(gradients, (grad_k, grad_v, grad_q), strict=True):
+                    assert_close(found, reference, TOLERANCE[torch.float16])
+            except (KernelError, DeadlockError, AssertionError):
+                return True
+        return False
+
+    count = len(synchronization(kernel))
+    assert count > 40
+    assert sum(not is_found(number) for number in range(count)) <= SPARE
