@@ -21,6 +21,7 @@ from compilemask.runtime import compile, driver, hopper, tensor_map
 from compilemask.runtime.binary import Binary
 from compilemask.runtime.driver import Kernel
 from compilemask.runtime.hopper import has_hopper_kernel, heads_together, prepare_launch
+from compilemask.runtime.parameters import Parameter
 from compilemask.runtime.target import Target
 from compilemask.runtime.tensor_map import TensorMaps, is_aligned, is_readable
 
@@ -225,6 +226,25 @@ def test_arguments_of_a_launch(fake: Driver, schedule: Schedule, monkeypatch: py
     assert again.arguments[1:3] == launch.arguments[1:3]
     assert hopper._plan.cache_info().misses == 1
     hopper._plan.cache_clear()
+
+
+def test_builds_are_kept_by_what_decides_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = compile(compilemask.shared_prompt(torch.tensor([0, 20, 50]))).program
+    monkeypatch.setattr(program, "loaded", lambda _: dict.fromkeys(("count", "fill", "patterns")))
+    monkeypatch.setattr("compilemask.runtime.program.KEPT_BUILDS", 3)
+    cpu, table = torch.device("cpu"), torch.tensor([[0, 20, 50], [0, 30, 50]], dtype=torch.int32)
+
+    def build(table: torch.Tensor, length: int = 50) -> Any:
+        return program._build_for([Parameter("offsets", table)], length, length, cpu)
+
+    first = build(table)
+    assert build(table) is first
+    assert first.arguments[-4:] == [table.data_ptr(), 3, 3, 0]
+    others = [build(table, 60), build(table[:, :2]), build(table[:1]), build(table.clone())]
+    assert all(other is not first and other.arguments != first.arguments for other in others)
+    assert len(program._builds) <= 3
+    assert build(table).arguments == first.arguments
+    assert build(table, 0) is None
 
 
 def test_heads_that_share_the_cache() -> None:

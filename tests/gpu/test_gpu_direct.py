@@ -74,3 +74,25 @@ def test_faults_of_a_launch_are_raised() -> None:
     arguments: list[int] = [0] * (len(kernels["count"].binary.offsets) - len(kernels["count"].binary.scratch))
     with pytest.raises(DeviceError, match="fails to launch causal_count: CUDA_ERROR_INVALID_VALUE"):
         kernels["count"]((1, 2**20, 1), 0, arguments)
+
+
+def test_builds_see_new_offsets_and_other_tables() -> None:
+    """Arguments of a build are kept by addresses and sizes: what is written to a table must be seen, and others too."""
+    q, k, v = inputs(500)
+    tables = [torch.tensor(ends, dtype=torch.int32, device="cuda") for ends in ([0, 100, 300, 500], [0, 20, 500])]
+    masks = [compilemask.shared_prompt(table) for table in tables]
+    for ends in ([0, 100, 300, 500], [0, 7, 250, 500]):
+        tables[0].copy_(torch.tensor(ends))
+        for mask in masks:
+            expected, _ = dense_attention(q, k, v, mask.dense(500, 500).cuda())
+            assert_close(operator.attention(q, k, v, mask), expected, TOLERANCE[q.dtype], "out")
+
+
+def test_results_are_contiguous_and_of_their_mode() -> None:
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs(300))
+    out, lse = operator.attention(q, k, v, compilemask.causal(), return_lse=True)
+    assert out.is_contiguous()
+    assert lse.is_contiguous()
+    assert (out.shape, lse.shape, lse.dtype) == (q.shape, q.shape[:3], torch.float32)
+    with torch.inference_mode():
+        assert operator.attention(q, k, v, compilemask.causal()).is_inference()
