@@ -60,6 +60,14 @@ class Problem:
         self.k[:, :, unseen], self.v[:, :, unseen] = torch.nan, torch.inf
         self.grad[~seen.any(dim=-1)] = torch.nan
 
+    def own_descriptors(self) -> Descriptor:
+        """The transposed descriptor; both are copies from now on, since others share what they were."""
+        descriptor, transposed = self.descriptor, self.descriptor.transposed
+        assert transposed is not None
+        transposed = Descriptor(transposed.buffer.clone(), transposed.layout)
+        self.descriptor = Descriptor(descriptor.buffer.clone(), descriptor.layout, transposed)
+        return transposed
+
     def expected(self) -> tuple[torch.Tensor, ...]:
         """The oracle's gradients."""
         q, k, v, grad = (x.nan_to_num(0, 0, 0) for x in (self.q, self.k, self.v, self.grad))
@@ -198,8 +206,7 @@ def test_without_a_gradient_of_lse() -> None:
 def test_a_tile_that_found_no_room_is_nan() -> None:
     problem = Problem(cm.causal(), 300, 300)
     expected = problem.expected()
-    transposed = problem.descriptor.transposed
-    assert transposed is not None
+    transposed = problem.own_descriptors()
     for descriptor, tile in ((problem.descriptor, 0), (transposed, 2)):
         descriptor.tiles[0, 0, tile, 1] = -1
     found = backward(problem, WIDE, WIDE)

@@ -23,7 +23,6 @@ from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_tt import attention_backward_rows, attention_backward_total
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import kernel_arguments
-from compilemask.runtime.descriptor import Descriptor
 
 TILE = 128
 
@@ -184,10 +183,7 @@ def test_scales(scale: float) -> None:
 def test_a_tile_that_found_no_room_is_nan() -> None:
     problem = Problem(cm.causal(), 300, 300, head_dim=64, dtype=torch.float16)
     _, grad_k, grad_v = problem.expected()
-    descriptor, transposed = problem.descriptor, problem.descriptor.transposed
-    assert transposed is not None
-    transposed = Descriptor(transposed.buffer.clone(), transposed.layout)
-    problem.descriptor = Descriptor(descriptor.buffer, descriptor.layout, transposed)
+    transposed = problem.own_descriptors()
     transposed.tiles[0, 0, 2, 1] = -1
     transposed.header[14] = 1
     *found, grad_q = backward(problem, HopperBackwardConfig.choose(64, f16))
