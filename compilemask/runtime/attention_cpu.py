@@ -1,4 +1,7 @@
-"""Attention on the CPU that follows a descriptor tile by tile, as the device's kernel does: same visits, same skips."""
+"""Attention on the CPU that follows a descriptor tile by tile, as the device's kernel does: same visits, same skips.
+
+By a compiled function where there is one, else by operations of PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 import torch
 
 from compilemask.dialects.semantics.score import Pairs
+from compilemask.runtime.attention_cpu_jit import attention_cpu_jit, takes
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.scoring import UNMODIFIED, Scoring
 from compilemask.runtime.visits import Piece, key_heads, pieces, shares
@@ -27,6 +31,20 @@ def attention_cpu(
     Rows that see no key give 0 and -inf; rows of tiles that found no room in the descriptor give NaN. Keys that no row
     of a tile sees are not read. Pointwise weights leave lse 0. Arguments must have been checked.
     """
+    if query.numel() and takes(query, scoring):
+        return attention_cpu_jit(query, key, value, descriptor, scale)
+    return attention_by_tiles(query, key, value, descriptor, scale, scoring)
+
+
+def attention_by_tiles(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    descriptor: Descriptor,
+    scale: float,
+    scoring: Scoring = UNMODIFIED,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `attention_cpu`, by operations of PyTorch: of any type, with any score modification."""
     work = torch.float64 if query.dtype == torch.float64 else torch.float32
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     lse = torch.empty(query.shape[:3], dtype=work)

@@ -15,6 +15,7 @@ from rich.table import Table
 REQUIRED = {"torch": "2.11", "triton": "3.6", "xdsl": "0.75", "numpy": "1.26", "rich": "13"}
 OPTIONAL = {
     "matplotlib": "pictures: pip install 'compilemask[draw]'",
+    "xtc-mlir-python-bindings": "compiled attention on the CPU: pip install 'compilemask[mlir]'",
     "z3-solver": "proofs of a lowering: pip install z3-solver",
 }
 MARKS = {"ok": "[green]ok[/]", "note": "[yellow]--[/]", "fault": "[red]!![/]"}
