@@ -3,9 +3,9 @@
     python benchmarks/hopper_configs.py --masks causal,clear --lengths 8192,32768 --head-dim 128
 
 A variant is a schedule, then the words mbarrier (turns), dirty (values are not cleaned), early (nothing holds the
-softmax), loose (rounding is not pinned), s3 (stages) and h4 (heads together), joined by +: grid+dirty+s3. All variants
-are compiled first, in parallel; then they are timed in shuffled rounds, beside the portable kernel, with which they
-are compared.
+softmax), loose (rounding is not pinned), r192 (rows of a tile, 128 if not said; first), s3 (stages) and h4 (heads
+together), joined by +: grid+r192+dirty+s3. All variants are compiled first, in parallel; then they are timed in
+shuffled rounds, beside the portable kernel, with which they are compared.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ CHANGES: dict[str, dict[str, bool]] = {
 def parsed(text: str, head_dim: int, dtype: str) -> tuple[HopperConfig, int | None]:
     """A variant and its heads together, None for as many as fit the cache."""
     schedule, *words = text.split("+")
-    config = replace(HopperConfig.choose(head_dim, ELEMENTS[getattr(torch, dtype)]), schedule=Schedule(schedule))
+    rows = int(words.pop(0)[1:]) if words and words[0][0] == "r" else 128
+    config = HopperConfig.choose(head_dim, ELEMENTS[getattr(torch, dtype)], rows)
+    config = replace(config, schedule=Schedule(schedule))
     heads = None
     for word in words:
         if word in CHANGES:
@@ -71,19 +73,21 @@ def time_variants(
     found = case(name, length, "cuda")
     q, k, v = (torch.randn(1, heads, length, head_dim, device=device, dtype=getattr(torch, dtype)) for _ in range(3))
     out, lse = torch.empty_like(q), torch.empty(q.shape[:3], device=device)
-    descriptor = cm.compile(found.mask).descriptor(length, length, device)
-    scale = head_dim**-0.5
-    reference = attention_cuda(q, k, v, descriptor, scale)[0].float()
+    compiled, scale = cm.compile(found.mask), head_dim**-0.5
+    descriptors = {128: compiled.descriptor(length, length, device)}
+    reference = attention_cuda(q, k, v, descriptors[128], scale)[0].float()
     flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
     calls: dict[str, Callable[[], object]] = {
-        PORTABLE: _graph(partial(attention_cuda, q, k, v, descriptor, scale)),
+        PORTABLE: _graph(partial(attention_cuda, q, k, v, descriptors[128], scale)),
     }
     for text in variants:
         config, together = parsed(text, head_dim, dtype)
-        launch = prepare_launch(q, k, v, out, lse, descriptor, scale, config)
+        if config.rows not in descriptors:
+            descriptors[config.rows] = compiled.descriptor(length, length, device, rows=config.rows)
+        launch = prepare_launch(q, k, v, out, lse, descriptors[config.rows], scale, config)
         if together is not None:
             together = min(together, heads)
-            launch.arguments[-3:-1] = [together, together * descriptor.layout.query_tiles]
+            launch.arguments[-3:-1] = [together, together * descriptors[config.rows].layout.query_tiles]
         out.fill_(float("nan"))
         launch()
         error = ((out.float() - reference).norm() / reference.norm()).item()

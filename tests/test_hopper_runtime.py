@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 import torch
+from xdsl.dialects.builtin import bf16
 
 import compilemask
-from compilemask.errors import DeviceError
+from compilemask.errors import DescriptorError, DeviceError
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule
 from compilemask.lowering.tiling_to_ttg.attention_frame import kernel_arguments
 from compilemask.runtime import compile, driver, hopper, tensor_map
+from compilemask.runtime.attention_cuda import attention_cuda
 from compilemask.runtime.binary import Binary
 from compilemask.runtime.driver import Kernel
-from compilemask.runtime.hopper import has_hopper_kernel, heads_together, prepare_launch
+from compilemask.runtime.hopper import best_rows, has_hopper_kernel, heads_together, prepare_launch
 from compilemask.runtime.parameters import Parameter
 from compilemask.runtime.target import Target
 from compilemask.runtime.tensor_map import TensorMaps, is_aligned, is_readable
@@ -284,8 +286,37 @@ def test_what_triton_cannot_compile_falls_back(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(hopper, "hopper_binary", fail)
     hopper._chosen.cache_clear()
     with pytest.warns(RuntimeWarning, match="portable kernel: no"):
-        assert hopper._chosen(128, torch.bfloat16, Schedule.GRID, "") is None
+        assert hopper._chosen(128, torch.bfloat16, Schedule.GRID, "", 128) is None
     hopper._chosen.cache_clear()
+
+
+def test_rows_of_the_tiles_that_attention_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """192 where the Hopper kernel has three consumers, and more tiles than processors."""
+    monkeypatch.setattr(hopper, "target_of", lambda _: Target("cuda", 90))
+    monkeypatch.setattr(hopper, "_processors", lambda _: 5)
+    monkeypatch.setattr(hopper, "hopper_binary", lambda *_: None)
+    for cached in (hopper._best_rows, hopper._chosen):
+        cached.cache_clear()
+    x = half(1, 2, 300, 64)
+    assert best_rows(x, x, x) == 192
+    assert best_rows(*[half(1, 2, 300, 40)] * 3) == 192
+    assert best_rows(half(1, 2, 256, 64), x, x) is None
+    assert best_rows(*[half(1, 2, 300, 128)] * 3) is None
+    assert best_rows(x.float(), x.float(), x.float()) is None
+    assert best_rows(x, x, half(1, 2, 300, 68)[..., :64]) is None
+    assert hopper._chosen(128, torch.bfloat16, Schedule.GRID, "", 192) is None
+    for cached in (hopper._best_rows, hopper._chosen):
+        cached.cache_clear()
+
+
+def test_rows_that_a_kernel_does_not_compute() -> None:
+    q = half(1, 2, 300, 64)
+    low, high = (compile(compilemask.causal()).descriptor(300, rows=rows) for rows in (128, 192))
+    for descriptor, config in ((low, HopperConfig.choose(64, bf16, 192)), (high, HopperConfig.choose(64, bf16))):
+        with pytest.raises(DescriptorError, match="query rows, the kernel takes"):
+            prepare_launch(q, q, q, q, torch.empty(1, 2, 300), descriptor, 0.5, config)
+    with pytest.raises(DescriptorError, match="tiles of 192 query rows; for these inputs expected 128"):
+        attention_cuda(q, q, q, high, 0.5)
 
 
 def test_programs_persist_if_there_are_more_tiles_than_processors() -> None:

@@ -9,8 +9,10 @@ import torch
 from xdsl.dialects.builtin import AnyFloat, bf16, f16, f32
 
 from compilemask.dialects.triton.printing import print_generic
+from compilemask.errors import DescriptorError
 from compilemask.lowering.descriptor_layout import KEYS
 from compilemask.lowering.tiling_to_tt.attention import AttentionConfig, attention_module, attention_op, emit
+from compilemask.lowering.tiling_to_tt.attention_config import TILE
 from compilemask.runtime.compile_kernel import Options, kernel_for, target_of
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.launch import launch
@@ -57,8 +59,13 @@ def attention_cuda(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out [B, Hq, Sq, D] in the input type and lse [B, Hq, Sq] in float32. Does not wait. Takes checked arguments.
 
-    Inputs whose last dimension is not contiguous are copied. Pointwise weights leave lse undefined.
+    Inputs whose last dimension is not contiguous are copied. Pointwise weights leave lse undefined. Raises
+    DescriptorError unless query tiles have 128 rows.
     """
+    if descriptor.layout.rows != TILE:
+        raise DescriptorError(
+            f"the descriptor has tiles of {descriptor.layout.rows} query rows; for these inputs expected {TILE}"
+        )
     query, key, value = (readable(x) for x in (query, key, value))
     batch, heads, queries, head_dim = query.shape
     out = torch.empty((batch, heads, queries, head_dim), dtype=query.dtype, device=query.device)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from compilemask.errors import TargetError
-from compilemask.lowering.descriptor_layout import Layout
+from compilemask.errors import DescriptorError, LoweringError, TargetError
+from compilemask.lowering.descriptor_layout import Layout, ceil_div
 from compilemask.lowering.tiling_to_tt.attention import attention_module, attention_op
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule, emit
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, kernel_head_dim
@@ -26,6 +26,10 @@ from compilemask.runtime.launch import current_stream, empty, launch
 from compilemask.runtime.scoring import UNMODIFIED, Scoring, score_op
 from compilemask.runtime.tensor_map import TensorMaps, is_aligned, is_readable
 
+HIGH_ROWS = 192
+"""R of the kernel with three consumers."""
+LARGEST_HIGH_DIM = 64
+"""Largest D for which there is one."""
 CACHED_BYTES = 36 << 20
 """Keys and values of heads that are computed together, so that they stay in the L2 cache of 50 MB."""
 DTYPES = (torch.float16, torch.bfloat16)
@@ -45,6 +49,13 @@ def attention_gpu(
         if plan is not None:
             return _attention(plan, query, key, value, descriptor, scale, scoring)
     return attention_cuda(query, key, value, descriptor, scale, scoring)
+
+
+def best_rows(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int | None:
+    """R of the descriptor with which attention of these, on a GPU, is fastest; None for that of every kernel."""
+    if query.shape[-1] > LARGEST_HIGH_DIM or not is_aligned(query, key, value):
+        return None
+    return _best_rows(_kind(query, key, value))
 
 
 def has_hopper_kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
@@ -112,6 +123,19 @@ def _is_supported(kind: Kind) -> bool:
     keys = kind.key_shape
     inputs = ((kind.query_shape, kind.query_stride), (keys, kind.key_stride), (keys, kind.value_stride))
     return all(is_readable(shape, stride, kind.dtype.itemsize) for shape, stride in inputs)
+
+
+@lru_cache(maxsize=256)
+def _best_rows(kind: Kind) -> int | None:
+    if not _is_supported(kind):
+        return None
+    batch, heads, queries, head_dim = kind.query_shape
+    processors = _processors(kind.device)
+    # A high tile takes longer than a low one: it pays where there are more tiles than processors.
+    if batch * heads * ceil_div(queries, TILE) <= processors:
+        return None
+    schedule = Schedule.choose(batch * heads * ceil_div(queries, HIGH_ROWS), processors)
+    return None if _chosen(head_dim, kind.dtype, schedule, "", HIGH_ROWS) is None else HIGH_ROWS
 
 
 class Launch(NamedTuple):
@@ -192,13 +216,15 @@ def _chosen_plan(
         return None
     batch, heads, _, head_dim = query_shape
     schedule = Schedule.choose(batch * heads * layout.query_tiles, _processors(device))
-    config = _chosen(head_dim, dtype, schedule, score)
+    config = _chosen(head_dim, dtype, schedule, score, layout.rows)
     return None if config is None else _plan(kind, layout, config, score)
 
 
 @lru_cache(maxsize=256)
 def _plan(kind: Kind, layout: Layout, config: HopperConfig, score: str = "") -> Plan:
     """The plan of a variant, for a structure of scores."""
+    if layout.rows != config.rows:
+        raise DescriptorError(f"the descriptor has tiles of {layout.rows} query rows, the kernel takes {config.rows}")
     batch, heads, queries, head_dim = kind.query_shape
     key_heads, device = kind.key_shape[1], kind.device
     all_heads = batch * heads
@@ -282,10 +308,15 @@ def _kernel(head_dim: int, dtype: torch.dtype, config: HopperConfig, score: str,
 
 
 @cache
-def _chosen(head_dim: int, dtype: torch.dtype, schedule: Schedule, score: str) -> HopperConfig | None:
-    """The variant for these inputs; None, and a warning, if the installed Triton does not compile it."""
+def _chosen(head_dim: int, dtype: torch.dtype, schedule: Schedule, score: str, rows: int) -> HopperConfig | None:
+    """The variant for these inputs; None if there is none for tiles of so many rows, and, with a warning, if the
+    installed Triton does not compile it.
+    """
     dim = kernel_head_dim(head_dim) or head_dim
-    config = replace(HopperConfig.choose(dim, ELEMENTS[dtype]), schedule=schedule)
+    try:
+        config = replace(HopperConfig.choose(dim, ELEMENTS[dtype], rows), schedule=schedule)
+    except LoweringError:
+        return None
     try:
         hopper_binary(dim, dtype, config, score)
     except TargetError as error:

@@ -19,7 +19,7 @@ from compilemask.runtime.compiled import Compiled, compile
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.descriptor_operator import descriptor_tensors
 from compilemask.runtime.direct import is_direct
-from compilemask.runtime.hopper import attention_gpu
+from compilemask.runtime.hopper import attention_gpu, best_rows
 from compilemask.runtime.scoring import Scoring
 from compilemask.runtime.validate import (
     Problem,
@@ -37,6 +37,9 @@ from compilemask.runtime.validate import (
 if TYPE_CHECKING:
     from compilemask.language.mask import Mask
     from compilemask.score import Score
+
+_Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""q, k and v."""
 
 _library = torch.library.Library("compilemask", "DEF")
 _library.define(
@@ -107,13 +110,18 @@ def _descriptor(tensors: Sequence[torch.Tensor], q: torch.Tensor, k: torch.Tenso
     return descriptor
 
 
-def descriptor_for(mask: Mask | Compiled, problem: Problem, device: torch.device, with_gradient: bool) -> Descriptor:
-    """The mask's descriptor, once the mask is known to fit."""
-    compiled = compile(mask)
+def descriptor_for(
+    mask: Mask | Compiled, problem: Problem, inputs: _Inputs, with_gradient: bool, is_scored: bool
+) -> Descriptor:
+    """The mask's descriptor, once the mask is known to fit, in tiles of the rows that the kernel computes at once."""
+    compiled, device = compile(mask), inputs[0].device
     check_mask_shape(compiled.batch_shape, problem.batch, problem.query_heads)
     if with_gradient:
         return compiled.descriptor(problem.queries, problem.keys, device, gradient=True)
-    return compiled.descriptor_on(device, problem.queries, problem.keys)
+    # Only tensors of PyTorch's own have addresses, on which the choice of a kernel depends.
+    is_plain = all(type(x) is torch.Tensor for x in inputs) and not torch._C._are_functorch_transforms_active()
+    rows = best_rows(*inputs) if device.type == "cuda" and is_plain and not is_scored else None
+    return compiled.descriptor_on(device, problem.queries, problem.keys, rows)
 
 
 def _directly(
@@ -126,22 +134,22 @@ def _directly(
         check_descriptor(mask.layout, mask.device, problem, q.device)
         descriptor = mask
     else:
-        descriptor = descriptor_for(mask, problem, q.device, with_gradient=False)
+        descriptor = descriptor_for(mask, problem, (q, k, v), with_gradient=False, is_scored=False)
     backend = attention_cpu if q.device.type == "cpu" else attention_gpu
     return backend(q, k, v, descriptor, scale)
 
 
 def _tensors_for(
-    mask: Mask | Compiled, problem: Problem, device: torch.device, with_gradient: bool
+    mask: Mask | Compiled, problem: Problem, inputs: _Inputs, with_gradient: bool, is_scored: bool
 ) -> list[torch.Tensor]:
     """The mask's descriptor as the operator takes it. torch.compile traces that of a compiled mask."""
     if not torch.compiler.is_compiling():
-        return descriptor_for(mask, problem, device, with_gradient).tensors
+        return descriptor_for(mask, problem, inputs, with_gradient, is_scored).tensors
     if isinstance(mask, Compiled):
-        return descriptor_tensors(mask, problem.queries, problem.keys, device, gradient=with_gradient)
+        return descriptor_tensors(mask, problem.queries, problem.keys, inputs[0].device, gradient=with_gradient)
     from compilemask.runtime import untraced
 
-    return untraced.descriptor_for(mask, problem, device, with_gradient).tensors
+    return untraced.descriptor_for(mask, problem, inputs, with_gradient, is_scored).tensors
 
 
 @overload
@@ -200,7 +208,7 @@ def attention(
 
     Raises:
         ShapeError, DTypeError, DeviceError: q, k and v do not fit together, or have no backend.
-        DescriptorError: the descriptor was built for other lengths.
+        DescriptorError: the descriptor was built for other lengths, or in tiles of rows that no kernel takes here.
         MaskError: the mask is for other batches or heads, or does not fit the lengths.
         ScaleError: the scale is not finite.
         ScoreError: the score modification is for other batches or heads, in other memory, or has no log-sum-exp.
@@ -222,6 +230,6 @@ def attention(
             check_transposed(mask)
         tensors = mask.tensors
     else:
-        tensors = _tensors_for(mask, problem, q.device, with_gradient)
+        tensors = _tensors_for(mask, problem, (q, k, v), with_gradient, score is not None)
     out, lse = torch.ops.compilemask.attention(q, k, v, tensors, scale, *scoring)
     return (out, lse) if return_lse else out

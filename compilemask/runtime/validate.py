@@ -208,11 +208,15 @@ def needs_gradient(*tensors: torch.Tensor) -> bool:
 
 
 def check_transposed(descriptor: Descriptor) -> None:
-    """Raise GradientError unless a descriptor has its transpose."""
+    """Raise GradientError unless a descriptor has its transpose, DescriptorError unless a backend takes its rows."""
     if descriptor.transposed is None:
         raise GradientError(
             "q, k or v requires a gradient, and the descriptor was built without its transpose; "
             "build it with compile(mask).descriptor(..., gradient=True), or call attention under torch.no_grad()"
+        )
+    if descriptor.device.type == "cuda" and descriptor.layout.rows != 128:
+        raise DescriptorError(
+            f"the descriptor has tiles of {descriptor.layout.rows} query rows; for gradients on a GPU expected 128"
         )
 
 

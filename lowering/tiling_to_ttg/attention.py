@@ -4,7 +4,7 @@
     kernel = emit(attention_op(module), HopperConfig.choose(128, bf16))
     text = print_generic(legalize(kernel, triton.__version__))  # what Triton compiles
 
-One warp copies tiles of q, k and v to shared memory by TMA, two warpgroups of 64 rows each multiply them with
+One warp copies tiles of q, k and v to shared memory by TMA, two or three warpgroups of 64 rows each multiply them with
 asynchronous wgmma, and one warp cleans values that nobody sees. Results equal those of the portable kernel
 (`tiling_to_tt/attention.py`) up to rounding. `attention_frame.kernel_arguments` lists the arguments.
 """
@@ -17,7 +17,6 @@ from compilemask.dialects import tiling
 from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_tt.attention_score import score_arguments
 from compilemask.lowering.tiling_to_ttg.attention_config import (
-    CONSUMERS,
     SHARED_MEMORY,
     HopperConfig,
     Schedule,
@@ -42,7 +41,7 @@ def emit(op: tiling.AttentionOp, config: HopperConfig, name: str = NAME) -> Modu
     with kb.warp_specialize() as roles:
         with roles.default():
             run_consumer(frame, 0)
-        for part in range(1, CONSUMERS):
+        for part in range(1, config.consumers):
             with roles.partition(4, config.consumer_registers):
                 run_consumer(frame, part)
         with roles.partition(1, config.producer_registers):

@@ -49,12 +49,12 @@ def clean(frame: Frame, tile: Tile, progress: Progress) -> None:
 
 def _seen(frame: Frame, tile: Tile, pattern: Value) -> tuple[Value, ...]:
     """The four words of keys that an existing row sees."""
-    kb = frame.kb
+    kb, rows = frame.kb, frame.config.rows
     columns = kb.arg("columns") + pattern * PATTERN_WORDS
     words = [kb.load(columns + word) for word in range(PATTERN_WORDS)]
-    with kb.if_else(tile.index * TILE + TILE > kb.arg("queries")) as branch:
+    with kb.if_else(tile.index * rows + rows > kb.arg("queries")) as branch:
         with branch.then():
-            branch.yield_(*_seen_by_rows(frame, kb.arg("queries") - tile.index * TILE, pattern))
+            branch.yield_(*_seen_by_rows(frame, kb.arg("queries") - tile.index * rows, pattern))
         with branch.otherwise():
             branch.yield_(*words)
     return branch.results
@@ -66,7 +66,7 @@ def _seen_by_rows(frame: Frame, rows: Value, pattern: Value) -> list[Value]:
     row = kb.arange(0, ROWS_AT_ONCE, slice_of(WORDS_LAYOUT, 1))[:, None]
     column = kb.arange(0, PATTERN_WORDS, slice_of(WORDS_LAYOUT, 0))[None, :]
     words = kb.zeros((ROWS_AT_ONCE, PATTERN_WORDS), i32, WORDS_LAYOUT)
-    base = kb.arg("patterns") + pattern * (TILE * PATTERN_WORDS)
+    base = kb.arg("patterns") + pattern * (frame.config.rows * PATTERN_WORDS)
     with kb.for_loop(0, rows, ROWS_AT_ONCE, [words]) as loop:
         address = base + ((row + loop.index) * PATTERN_WORDS + column)
         loop.yield_(loop.carried[0] | kb.load(address, row + loop.index < rows, 0))

@@ -10,10 +10,11 @@ from xdsl.dialects.builtin import AnyFloat, BFloat16Type, Float16Type
 from compilemask.errors import LoweringError
 
 TILE = 128
-"""Rows and keys of a descriptor's tile."""
+"""Keys of a descriptor's tile."""
 ROWS = 64
 """Rows of a warpgroup: those of one wgmma."""
 CONSUMERS = TILE // ROWS
+"""Warpgroups that compute a tile of 128 rows."""
 HEAD_DIMS = (64, 128)
 COLUMNS = 8
 """Head dimensions are a multiple of it: rows are a multiple of 16 bytes."""
@@ -41,16 +42,18 @@ class Schedule(Enum):
 
 @dataclass(frozen=True)
 class HopperConfig:
-    """One variant of the kernel, which computes a tile of 128 rows with two warpgroups and visits 128 keys at a time.
+    """One variant of the kernel, which computes a tile of rows and visits 128 keys at a time.
 
-    `stages` buffers each hold a tile of keys or values. `named_barriers` lets the warpgroups take turns by hardware
-    barriers instead of mbarriers. `hold_softmax` repeats the wait for values after the softmax: ptxas hoists the wait
+    `consumers` warpgroups compute 64 rows each, together those of a descriptor's query tile: 128 or 192. `stages`
+    buffers each hold a tile of keys or values. `named_barriers` lets the warpgroups take turns by hardware barriers
+    instead of mbarriers. `hold_softmax` repeats the wait for values after the softmax: ptxas hoists the wait
     for their product above it otherwise, and nothing overlaps. `pin_rounding` converts weights where they are computed:
     LLVM sinks that into the next step otherwise, where f32 weights cost twice the registers. `clean_values` has a warp
     zero the values of keys that no row of a partial tile sees, if there may be keys that no query sees, so that NaN and
     infinity in them reach nobody; without it all values of visited tiles must be finite.
     """
 
+    consumers: int = CONSUMERS
     stages: int = 2
     schedule: Schedule = Schedule.GRID
     named_barriers: bool = True
@@ -61,8 +64,15 @@ class HopperConfig:
     producer_registers: int = 32
 
     def __post_init__(self) -> None:
+        if self.consumers not in (2, 3):
+            raise LoweringError(f"{self.consumers} consumers; 2 or 3 warpgroups take turns")
         if self.stages < 2:
             raise LoweringError(f"{self.stages} stages; values of one tile are used beside the keys of the next")
+
+    @property
+    def rows(self) -> int:
+        """R of the descriptors that the kernel follows."""
+        return self.consumers * ROWS
 
     @property
     def is_persistent(self) -> bool:
@@ -73,15 +83,25 @@ class HopperConfig:
         """An upper bound on the shared memory of a program."""
         row = 2 * head_dim
         query_buffers = 2 if self.is_persistent else 1
-        return query_buffers * TILE * row + 2 * self.stages * TILE * row + BARRIER_BYTES
+        return query_buffers * self.rows * row + 2 * self.stages * TILE * row + BARRIER_BYTES
 
     @classmethod
-    def choose(cls, head_dim: int, element_type: AnyFloat) -> HopperConfig:
-        """The variant for a head dimension and element type. Raises LoweringError if there is none."""
+    def choose(cls, head_dim: int, element_type: AnyFloat, rows: int = 128) -> HopperConfig:
+        """The variant for a head dimension, element type and R of a descriptor. Raises LoweringError if there is none.
+
+        At D = 64 exponentials take as long as products: three warpgroups hide one behind the other better than two. A
+        thread has no registers for an output of D = 128 then, nor to hold the softmax behind a product.
+        """
         check_supported(head_dim, element_type)
-        if head_dim == 128:
-            return cls()
-        return cls(stages=4, consumer_registers=232, producer_registers=40)
+        match head_dim, rows:
+            case 128, 128:
+                return cls()
+            case 64, 128:
+                return cls(stages=4, consumer_registers=232, producer_registers=40)
+            case 64, 192:
+                return cls(consumers=3, stages=4, hold_softmax=False, consumer_registers=160)
+            case _:
+                raise LoweringError(f"no Hopper kernel for head_dim {head_dim} in tiles of {rows} rows")
 
 
 def kernel_head_dim(head_dim: int) -> int | None:

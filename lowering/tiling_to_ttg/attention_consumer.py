@@ -1,7 +1,7 @@
 """A consumer: one warpgroup that computes 64 rows of a tile.
 
 While the tensor cores work on the product of the last weights with their values, the warpgroup computes the softmax of
-the next scores; and the two warpgroups take turns in issuing products, so that one computes a softmax while the other
+the next scores; and the warpgroups take turns in issuing products, so that one computes a softmax while another
 multiplies (Shah et al., "FlashAttention-3", arXiv 2407.08608).
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from xdsl.dialects.builtin import f32, i32
 
 from compilemask.lowering.tiling_to_tt.builder import Value
-from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_score import Scoring
 from compilemask.lowering.tiling_to_ttg.attention_softmax import Softmax, as_operand, pattern_words
@@ -93,10 +93,10 @@ class _Patterns:
 
 
 class Turns:
-    """The warpgroups issue matrix products in turn: 0, 1, 0, 1, ... once per visit."""
+    """The warpgroups issue matrix products in turn, 0, 1, (2,) 0, 1, ..., once per visit."""
 
     def __init__(self, frame: Frame, part: int) -> None:
-        self.frame, self.part, self.next = frame, part, (part + 1) % CONSUMERS
+        self.frame, self.part, self.next = frame, part, (part + 1) % frame.config.consumers
 
     def begin(self) -> None:
         """Once, before the first visit: the first turn is warpgroup 0's."""

@@ -7,7 +7,7 @@ import math
 from xdsl.dialects.builtin import i64
 
 from compilemask.lowering.tiling_to_tt.builder import Value
-from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS
 from compilemask.lowering.tiling_to_ttg.attention_consumer import Result, finish_product
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_tile import Tile
@@ -21,12 +21,12 @@ def store(frame: Frame, part: int, tile: Tile, valid: Value, result: Result) -> 
     kb = frame.kb
     if result.scoring.is_pointwise:
         weight = result.scoring.output_factor()
-        first_row = tile.index * TILE + part * ROWS
+        first_row = tile.index * frame.config.rows + part * ROWS
         _store_out(frame, part, tile, first_row, kb.where(valid, weight, math.nan), result)
         return
     total = kb.convert_layout(kb.reduce(result.softmax.total, 1, "sum"), frame.layouts.rows)
     empty = total == 0.0
-    first_row = tile.index * TILE + part * ROWS
+    first_row = tile.index * frame.config.rows + part * ROWS
     _store_lse(frame, tile, first_row, valid, kb.where(empty, -math.inf, (result.softmax.peak + kb.log2(total)) * LN_2))
     weight = kb.where(empty, 0.0, 1.0 / kb.where(empty, 1.0, total))
     weight = kb.where(valid, weight, math.nan)

@@ -1,7 +1,7 @@
 """What all warps of the Hopper attention kernel share: arguments, buffers and barriers, and where tiles lie in rings.
 
 The producer fills the rings `key` and `value` of buffers; a buffer's `full` barrier ends a phase when its bytes have
-come, its `empty` barrier when both warpgroups have read it. `count` numbers the tiles that a program visits, so that
+come, its `empty` barrier when all warpgroups have read it. `count` numbers the tiles that a program visits, so that
 tile n uses buffer n % stages, in the phase of parity n / stages.
 """
 
@@ -16,7 +16,7 @@ from compilemask.dialects.tiling import AttentionOp
 from compilemask.dialects.triton.layouts import BARRIER_LAYOUT, NvidiaMmaLayout, SliceLayout
 from compilemask.lowering.tiling_to_tt.builder import Arg, Value, ptr
 from compilemask.lowering.tiling_to_ttg.attention_bits import lanes_of
-from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE, HopperConfig, Schedule
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, HopperConfig, Schedule
 from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, slice_of, tensor_map, wgmma
 from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers, Buffer, Descriptor
 
@@ -121,8 +121,8 @@ class Frame:
 
     @property
     def readers(self) -> int:
-        """Partitions that read the record of a tile: both consumers and the cleaner."""
-        return CONSUMERS + int(self.config.clean_values)
+        """Partitions that read the record of a tile: the consumers and the cleaner."""
+        return self.config.consumers + int(self.config.clean_values)
 
     def place(self, count: Value) -> tuple[Value, Value]:
         """The buffer of the count-th tile, and the parity of the phase in which it is full."""
@@ -139,16 +139,16 @@ class Frame:
 
 def open_frame(kb: GpuKernelBuilder, op: AttentionOp, config: HopperConfig) -> Frame:
     """Allocates shared memory and initializes barriers."""
-    head_dim, element = op.head_dim, op.element_type
+    head_dim, element, consumers = op.head_dim, op.element_type, config.consumers
     query_box, key_box = (1, 1, ROWS, head_dim), (1, 1, TILE, head_dim)
     maps = [
         kb.descriptor(name, box, element)
         for name, box in zip(TENSOR_MAPS, (query_box, key_box, key_box, query_box), strict=True)
     ]
-    query = kb.alloc(query_box, element, count=CONSUMERS).named("query")
+    query = kb.alloc(query_box, element, count=consumers).named("query")
     key, value = (_ring(kb, config, op, name) for name in ("key", "value"))
     persistent = config.is_persistent
-    readers = CONSUMERS + int(config.clean_values)
+    readers = consumers + int(config.clean_values)
     frame = Frame(
         kb,
         op,
@@ -156,12 +156,12 @@ def open_frame(kb: GpuKernelBuilder, op: AttentionOp, config: HopperConfig) -> F
         Layouts(wgmma(TILE), wgmma(head_dim)),
         *maps,
         query=query,
-        query_full=kb.barriers(CONSUMERS),
-        query_empty=kb.barriers(CONSUMERS),
+        query_full=kb.barriers(consumers),
+        query_empty=kb.barriers(consumers),
         key=key,
         value=value,
-        turns=None if config.named_barriers else kb.barriers(CONSUMERS),
-        out=kb.alloc(query_box, element, count=CONSUMERS).named("out") if persistent else query,
+        turns=None if config.named_barriers else kb.barriers(consumers),
+        out=kb.alloc(query_box, element, count=consumers).named("out") if persistent else query,
         record=kb.alloc((RECORD_WORDS,), i32, BARRIER_LAYOUT).named("record") if persistent else None,
         record_full=kb.barriers(1)[0] if persistent else None,
         record_empty=kb.barriers(1, readers)[0] if persistent else None,
@@ -174,4 +174,4 @@ def _ring(kb: GpuKernelBuilder, config: HopperConfig, op: AttentionOp, name: str
     buffers = kb.alloc((1, 1, TILE, op.head_dim), op.element_type, count=config.stages).named(name)
     is_cleaned = config.clean_values and name == "value"
     full = kb.barriers(config.stages * (1 + int(is_cleaned)))
-    return Ring(buffers, full, kb.barriers(config.stages, CONSUMERS))
+    return Ring(buffers, full, kb.barriers(config.stages, config.consumers))

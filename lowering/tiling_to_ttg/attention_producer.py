@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import i32
 
 from compilemask.lowering.tiling_to_tt.builder import Value
-from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame, Ring
 from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile
 from compilemask.lowering.tiling_to_ttg.builder_memory import Descriptor
@@ -34,11 +34,11 @@ def produce(frame: Frame, tile: Tile, progress: Progress) -> None:
 
 def _load_query(frame: Frame, tile: Tile, batch: Value, head: Value, iteration: Value) -> None:
     source = frame.query_map
-    for part in range(CONSUMERS):
+    for part in range(frame.config.consumers):
         if frame.config.is_persistent:
             frame.query_empty[part].wait((iteration % 2) ^ 1)
         frame.query_full[part].expect(source.bytes)
-        row = tile.index * TILE + part * ROWS
+        row = tile.index * frame.config.rows + part * ROWS
         source.load([batch, head, row, 0], frame.query[part], frame.query_full[part])
 
 

@@ -49,7 +49,7 @@ def pattern_words(frame: Frame, part: int, pattern: Value, exists: Value, other:
     kb, layout = frame.kb, frame.layouts.lanes
     row = kb.arange(0, ROWS, slice_of(layout, 1))
     lane = kb.arange(0, PATTERN_WORDS, slice_of(layout, 0))
-    base = kb.arg("patterns") + (pattern * (TILE * PATTERN_WORDS) + part * (ROWS * PATTERN_WORDS))
+    base = kb.arg("patterns") + (pattern * (frame.config.rows * PATTERN_WORDS) + part * (ROWS * PATTERN_WORDS))
     address = base + (row[:, None] * PATTERN_WORDS + lane[None, :])
     return kb.load(address, exists, other)
 

@@ -14,20 +14,22 @@ from compilemask.runtime import compile, compiled_kernels
 LENGTHS = [(1, 1), (17, 17), (128, 128), (137, 300), (300, 200), (1000, 1000), (4096, 4096), (640, 5000)]
 
 
+@pytest.mark.parametrize("rows", [128, 192])
 @pytest.mark.parametrize("name", MASKS)
-def test_equal_to_the_cpu_build(name: str) -> None:
+def test_equal_to_the_cpu_build(name: str, rows: int) -> None:
     for queries, keys in LENGTHS:
         compiled = compile(MASKS[name](queries, keys))
-        on_gpu, on_cpu = (compiled.descriptor(queries, keys, device) for device in ("cuda", "cpu"))
+        on_gpu, on_cpu = (compiled.descriptor(queries, keys, device, rows=rows) for device in ("cuda", "cpu"))
         assert on_gpu.layout == on_cpu.layout
         different = (on_gpu.check().defined() != on_cpu.defined()).nonzero()
         assert not len(different), f"{queries} x {keys}: {len(different)} words differ, first {int(different[0])}"
 
 
+@pytest.mark.parametrize("rows", [128, 192])
 @pytest.mark.parametrize("name", MASKS)
-def test_equal_to_brute_force(name: str) -> None:
+def test_equal_to_brute_force(name: str, rows: int) -> None:
     mask = MASKS[name](1000, 900)
-    check_against_dense(compile(mask).descriptor(1000, 900, "cuda"), mask.dense(1000, 900))
+    check_against_dense(compile(mask).descriptor(1000, 900, "cuda", rows=rows), mask.dense(1000, 900))
 
 
 @pytest.mark.parametrize("name", MASKS)

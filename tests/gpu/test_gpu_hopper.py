@@ -10,11 +10,12 @@ from compare import TOLERANCE, assert_close, dense_attention, random_inputs
 from sample_masks import MASKS, random_offsets
 
 import compilemask
+from compilemask.errors import DescriptorError
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule
 from compilemask.runtime import compile
 from compilemask.runtime.attention_cuda import ELEMENTS, attention_cuda
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.hopper import attention_gpu, attention_hopper, has_hopper_kernel
+from compilemask.runtime.hopper import attention_gpu, attention_hopper, best_rows, has_hopper_kernel
 
 if torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0):
     pytest.skip("needs sm_90", allow_module_level=True)
@@ -31,13 +32,14 @@ VARIANTS = {
     "static, turns by mbarriers": {"schedule": Schedule.STATIC, "named_barriers": False},
     "atomic": {"schedule": Schedule.ATOMIC},
 }
+DIMS_AND_ROWS = [(64, 128), (64, 192), (128, 128)]
 LAUNCHES = 500
 
 
-def variant(name: str, dim: int, dtype: torch.dtype) -> HopperConfig:
+def variant(name: str, dim: int, dtype: torch.dtype, rows: int = 128) -> HopperConfig:
     from dataclasses import replace
 
-    return replace(HopperConfig.choose(dim, ELEMENTS[dtype]), **VARIANTS[name])
+    return replace(HopperConfig.choose(dim, ELEMENTS[dtype], rows), **VARIANTS[name])
 
 
 @lru_cache(maxsize=4)
@@ -69,37 +71,40 @@ def check(
     dtype: torch.dtype,
     batch: int = 1,
     config: HopperConfig | None = None,
+    rows: int = 128,
 ) -> None:
     """Attention over memory full of NaN, with NaN where nobody looks, against the oracle and the portable kernel."""
     q, k, v = random_inputs(batch, *heads, queries, keys, dim, dtype, "cuda")
     visible = dense(name, queries, keys)
     unseen = ~visible.flatten(0, 2).any(dim=0)
     k[:, :, unseen], v[:, :, unseen] = torch.nan, torch.nan
-    descriptor = compile(MASKS[name](queries, keys)).descriptor(queries, keys, q.device)
+    config = variant("grid", dim, dtype, rows) if config is None else config
+    compiled = compile(MASKS[name](queries, keys))
+    descriptor = compiled.descriptor(queries, keys, q.device, rows=config.rows)
     poison(q)
-    out, lse = hopper(q, k, v, descriptor, variant("grid", dim, dtype) if config is None else config)
+    out, lse = hopper(q, k, v, descriptor, config)
     expected, expected_lse = dense_attention(q, k.nan_to_num(), v.nan_to_num(), visible)
     assert_close(out, expected, TOLERANCE[dtype], "out")
     assert_close(lse, expected_lse, 1e-4, "lse")
-    portable, portable_lse = attention_cuda(q, k, v, descriptor, dim**-0.5)
+    portable, portable_lse = attention_cuda(q, k, v, compiled.descriptor(queries, keys, q.device), dim**-0.5)
     assert_close(out, portable, TOLERANCE[dtype], "out beside the portable kernel's")
     assert_close(lse, portable_lse, 1e-5, "lse beside the portable kernel's")
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize(("dim", "rows"), DIMS_AND_ROWS)
 @pytest.mark.parametrize("name", HEADLINES)
 @pytest.mark.parametrize(("queries", "keys"), SIZES)
-def test_headline_grid(name: str, queries: int, keys: int, dim: int, dtype: torch.dtype) -> None:
+def test_headline_grid(name: str, queries: int, keys: int, dim: int, rows: int, dtype: torch.dtype) -> None:
     for heads in HEADS:
-        check(name, heads, queries, keys, dim, dtype)
+        check(name, heads, queries, keys, dim, dtype, rows=rows)
 
 
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize(("dim", "rows"), DIMS_AND_ROWS)
 @pytest.mark.parametrize("name", MASKS)
-def test_masks(name: str, dim: int) -> None:
+def test_masks(name: str, dim: int, rows: int) -> None:
     for queries, keys in ((17, 17), (137, 300), (300, 200), (1000, 1000), (2048, 2048)):
-        check(name, (4, 2), queries, keys, dim, torch.bfloat16, batch=2)
+        check(name, (4, 2), queries, keys, dim, torch.bfloat16, batch=2, rows=rows)
 
 
 @pytest.mark.parametrize("dim", [8, 32, 80, 96, 120])
@@ -109,11 +114,11 @@ def test_head_dims_between(dim: int) -> None:
         check(name, (4, 2), 300, 300, dim, torch.float16, batch=2, config=config)
 
 
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize(("dim", "rows"), DIMS_AND_ROWS)
 @pytest.mark.parametrize("chosen", VARIANTS)
 @pytest.mark.parametrize("name", ["causal", "shared prompt", "full"])
-def test_variants(name: str, chosen: str, dim: int) -> None:
-    config = variant(chosen, dim, torch.bfloat16)
+def test_variants(name: str, chosen: str, dim: int, rows: int) -> None:
+    config = variant(chosen, dim, torch.bfloat16, rows)
     for queries, keys in ((200, 300), (1024, 1024), (4096, 4096)):
         check(name, (8, 4), queries, keys, dim, torch.bfloat16, batch=2, config=config)
 
@@ -133,6 +138,29 @@ def test_strides(dim: int) -> None:
         assert torch.equal(hopper(q, k, v, mask, config)[0], expected)
 
 
+def test_rows_that_attention_takes() -> None:
+    """A mask with D = 64 gets tiles of 192 rows if there are more than processors; a descriptor has its own."""
+    mask = compilemask.causal()
+    compiled = compile(mask)
+    q, k, v = random_inputs(2, 8, 4, 2500, 2500, 64, torch.bfloat16, "cuda")
+    expected, _ = dense_attention(q, k, v, mask.dense(2500, 2500))
+    assert best_rows(q, k, v) == 192
+    assert best_rows(q[:, :, :100], k, v) is None
+    high, low = (compiled.descriptor(2500, 2500, "cuda", rows=rows) for rows in (192, None))
+    found = [compilemask.attention(q, k, v, given) for given in (mask, high, low)]
+    assert torch.equal(found[0], found[1])
+    for out in found:
+        assert_close(out, expected, TOLERANCE[torch.bfloat16])
+
+
+def test_rows_that_the_portable_kernel_has_not() -> None:
+    descriptor = compile(compilemask.causal()).descriptor(200, 200, "cuda", rows=192)
+    for dim, dtype in ((64, torch.float32), (128, torch.float16), (256, torch.float16)):
+        q, k, v = random_inputs(1, 2, 2, 200, 200, dim, dtype, "cuda")
+        with pytest.raises(DescriptorError, match="tiles of 192 query rows; for these inputs expected 128"):
+            compilemask.attention(q, k, v, descriptor)
+
+
 def test_what_tma_cannot_read_takes_the_portable_kernel() -> None:
     mask = compilemask.causal()
     descriptor = compile(mask).descriptor(200, 200, "cuda")
@@ -146,10 +174,11 @@ def test_what_tma_cannot_read_takes_the_portable_kernel() -> None:
 
 
 @pytest.mark.parametrize("chosen", VARIANTS)
-def test_launches_are_equal_bit_by_bit(chosen: str) -> None:
-    q, k, v = random_inputs(2, 8, 4, 1100, 1100, 128, torch.bfloat16, "cuda")
-    descriptor = compile(MASKS["shared prompt"](1100, 1100)).descriptor(1100, 1100, q.device)
-    config = variant(chosen, 128, torch.bfloat16)
+@pytest.mark.parametrize(("dim", "rows"), [(64, 192), (128, 128)])
+def test_launches_are_equal_bit_by_bit(dim: int, rows: int, chosen: str) -> None:
+    q, k, v = random_inputs(2, 8, 4, 1100, 1100, dim, torch.bfloat16, "cuda")
+    descriptor = compile(MASKS["shared prompt"](1100, 1100)).descriptor(1100, 1100, q.device, rows=rows)
+    config = variant(chosen, dim, torch.bfloat16, rows)
     first = hopper(q, k, v, descriptor, config)
     differences = torch.zeros((), dtype=torch.int64, device="cuda")
     for _ in range(LAUNCHES):
