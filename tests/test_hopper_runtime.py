@@ -291,8 +291,10 @@ def test_what_triton_cannot_compile_falls_back(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_rows_of_the_tiles_that_attention_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """192 where the Hopper kernel has three consumers, and more tiles than processors."""
+    """192 where the Hopper kernel has three consumers, there are more tiles than processors, and they are wanted."""
     monkeypatch.setattr(hopper, "target_of", lambda _: Target("cuda", 90))
+    assert best_rows(*[half(1, 2, 300, 64)] * 3) is None
+    monkeypatch.setattr(hopper, "_wants_high_tiles", lambda: True)
     monkeypatch.setattr(hopper, "_processors", lambda _: 5)
     monkeypatch.setattr(hopper, "hopper_binary", lambda *_: None)
     for cached in (hopper._best_rows, hopper._chosen):

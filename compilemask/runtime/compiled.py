@@ -141,7 +141,7 @@ class Compiled:
 
         `gradient` also builds the descriptor of the transposed mask, which the gradient of attention follows. `rows`
         is the height of a query tile, 128 if not given. On a GPU attention takes tiles of 128 rows, and with D = 64 the
-        Hopper kernel also takes, and is faster with, tiles of 192; the CPU takes any.
+        Hopper kernel also takes tiles of 192; the CPU takes any.
 
         Does not wait. Tables that are int32 on the device are read when the build runs: inside a CUDA graph each replay
         builds from what they then hold. Raises ShapeError for impossible lengths, and MaskError for lengths that the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -30,6 +31,11 @@ HIGH_ROWS = 192
 """R of the kernel with three consumers."""
 LARGEST_HIGH_DIM = 64
 """Largest D for which there is one."""
+HIGH_TILES = "COMPILEMASK_HIGH_TILES"
+"""The environment variable that, if it is 1, makes attention ask for tiles of that height where the kernel takes them.
+
+Not the default: what they gain has not been measured.
+"""
 CACHED_BYTES = 36 << 20
 """Keys and values of heads that are computed together, so that they stay in the L2 cache of 50 MB."""
 DTYPES = (torch.float16, torch.bfloat16)
@@ -52,8 +58,8 @@ def attention_gpu(
 
 
 def best_rows(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int | None:
-    """R of the descriptor with which attention of these, on a GPU, is fastest; None for that of every kernel."""
-    if query.shape[-1] > LARGEST_HIGH_DIM or not is_aligned(query, key, value):
+    """R of the descriptor that attention of these, on a GPU, asks for; None for that of every kernel."""
+    if query.shape[-1] > LARGEST_HIGH_DIM or not _wants_high_tiles() or not is_aligned(query, key, value):
         return None
     return _best_rows(_kind(query, key, value))
 
@@ -123,6 +129,11 @@ def _is_supported(kind: Kind) -> bool:
     keys = kind.key_shape
     inputs = ((kind.query_shape, kind.query_stride), (keys, kind.key_stride), (keys, kind.value_stride))
     return all(is_readable(shape, stride, kind.dtype.itemsize) for shape, stride in inputs)
+
+
+@cache
+def _wants_high_tiles() -> bool:
+    return os.environ.get(HIGH_TILES) == "1"
 
 
 @lru_cache(maxsize=256)
