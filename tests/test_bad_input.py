@@ -167,7 +167,7 @@ FILES: dict[str, tuple[str, str, str]] = {
         "@m: there is a function of that name already",
     ),
     "bad tile": (
-        "tiling.func @t(%t: i32, %q: i32, %k: i32) -> !tiling.runs attributes {shape = #tiling.shape<100 x 128>} {\n}\n",
+        "tiling.func @t(%t: i32, %q: i32, %k: i32) -> !tiling.runs attributes {shape = #tiling.shape<90 x 128>} {\n}\n",
         "1:",
         "rows must be a multiple of 16",
     ),
