@@ -324,3 +324,15 @@ def test_rows_that_a_kernel_does_not_compute() -> None:
 def test_programs_persist_if_there_are_more_tiles_than_processors() -> None:
     assert Schedule.choose(132, 132) is Schedule.GRID
     assert Schedule.choose(133, 132) is Schedule.ATOMIC
+
+
+def test_a_negative_scale_is_that_of_negative_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(hopper, "attention_cuda", lambda *arguments: given.append(arguments))
+    q, k, v = (torch.randn(1, 2, 10, 16) for _ in range(3))
+    descriptor = compile(compilemask.causal()).descriptor(10)
+    for scale in (-0.5, 0.5):
+        hopper.attention_gpu(q, k, v, descriptor, scale)
+    assert [arguments[4] for arguments in given] == [0.5, 0.5]
+    assert torch.equal(given[0][0], -q)
+    assert given[1][0] is q

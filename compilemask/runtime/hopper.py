@@ -50,6 +50,9 @@ def attention_gpu(
     scoring: Scoring = UNMODIFIED,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out [B, Hq, Sq, D] in the input type and lse [B, Hq, Sq] in float32. Does not wait. Takes checked arguments."""
+    if scale < 0:
+        # The kernels take the largest product of a row for its largest score.
+        query, scale = -query, -scale
     if is_aligned(query, key, value):
         plan = _chosen_plan(*_kind(query, key, value), descriptor.layout, scoring.text)
         if plan is not None:

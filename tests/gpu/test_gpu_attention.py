@@ -163,3 +163,13 @@ def test_other_streams() -> None:
         out = attention(q, k, v, mask)
     stream.synchronize()
     assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_negative_scale(dtype: torch.dtype) -> None:
+    q, k, v = random_inputs(1, 4, 2, 300, 300, 64, dtype, "cuda")
+    mask = compilemask.causal()
+    out, lse = compilemask.attention(q, k, v, mask, scale=-0.2, return_lse=True)
+    expected, expected_lse = dense_attention(q, k, v, mask.dense(300, 300), -0.2)
+    assert_close(out, expected, TOLERANCE[dtype], "out")
+    assert_close(lse, expected_lse, 1e-4, "lse")
