@@ -83,6 +83,10 @@ class FunctionLike(IRDLOperation):
     def verify_signature(self, leading: Sequence[str], result: type[Attribute]) -> None:
         """Raise unless the arguments are `leading` i32 values, then mask parameters, and there is one `result`."""
         inputs, outputs = self.function_type.inputs.data, self.function_type.outputs.data
+        name = self.sym_name.data
+        if not (name.isascii() and name.isprintable()):
+            # Other characters are printed as escapes, which are not read back as a name.
+            raise VerifyException(f"{self.name}: the name {name!r} holds characters other than printable ASCII")
         if tuple(arg.type for arg in self.body.block.args) != tuple(inputs):
             raise VerifyException(f"{self.name} @{self.sym_name.data}: block arguments do not match the function type")
         if len(outputs) != 1 or not isinstance(outputs[0], result):

@@ -135,6 +135,14 @@ class ReserveAttr(ParametrizedAttribute):
         values = (per_query_tile, per_key_tile, lines, pitch_argument)
         super().__init__(*(IntAttr(x) if isinstance(x, int) else x for x in values))
 
+    def verify(self) -> None:
+        """Raise unless the text says all of it."""
+        parts = (self.per_key_tile.data, self.lines.data, self.pitch_argument.data)
+        if self.is_unknown and parts != (self.UNKNOWN, 0, 0):
+            raise VerifyException("an unknown reserve has no parts")
+        if not self.lines.data and self.pitch_argument.data:
+            raise VerifyException(f"a reserve of 0 lines has no pitch, got argument {self.pitch_argument.data}")
+
     @classmethod
     def unknown(cls) -> ReserveAttr:
         """The reserve of a mask about which nothing is known."""

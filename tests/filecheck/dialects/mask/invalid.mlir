@@ -11,6 +11,16 @@ mask.func @bad(%n: i64) -> !mask.region {
 // -----
 // CHECK: {{^// -+$}}
 
+// mask.func: a name that cannot be written down and read back
+mask.func @"café"() -> !mask.region {
+  %r = mask.all
+  mask.return %r
+}
+// CHECK: holds characters other than printable ASCII
+
+// -----
+// CHECK: {{^// -+$}}
+
 // mask.func: no region
 mask.func @bad(%n: i32) -> i32 {
   %r = mask.all

@@ -34,6 +34,17 @@ tiling.func @bad(%tile: i32, %queries: i32, %keys: i32) -> !tiling.runs attribut
 // -----
 // CHECK: {{^// -+$}}
 
+// tiling.func: a reserve of no lines with their pitch, which its text would lose
+tiling.func @bad(%tile: i32, %queries: i32, %keys: i32) -> !tiling.runs attributes {shape = #tiling.shape<128 x 128>, patterns = #tiling.patterns stored, reserve = #tiling.reserve<1 per query_tile, 0 per key_tile, 0 lines of argument 4>} {
+  %rows = tiling.rows %tile of %queries
+  %runs = tiling.classify @f over %rows given %queries, %keys : i32, i32
+  tiling.return %runs
+}
+// CHECK: a reserve of 0 lines has no pitch, got argument 4
+
+// -----
+// CHECK: {{^// -+$}}
+
 // tiling.return: not runs
 "tiling.func"() <{sym_name = "bad", function_type = (i32, i32, i32) -> !tiling.runs}> ({
 ^bb0(%tile: i32, %queries: i32, %keys: i32):
