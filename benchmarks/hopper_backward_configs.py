@@ -10,17 +10,14 @@ rounds, with all kernels of the gradient, beside the portable ones, with which t
 
 from __future__ import annotations
 
-import argparse
-import random
-import statistics
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 
 import torch
 from cases import case
-from forward import FLUSH_BYTES, _graph, _milliseconds
+from forward import _graph
+from hopper_configs import main, report_times
 
 import compilemask as cm
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig
@@ -80,46 +77,15 @@ def time_variants(
     scale = head_dim**-0.5
     inputs = (grad, None, q, k, v, *attention_gpu(q, k, v, descriptor, scale), descriptor, scale)
     reference = [x.float() for x in attention_backward_cuda(*inputs)]
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
     calls: dict[str, Callable[[], object]] = {PORTABLE: _graph(partial(attention_backward_cuda, *inputs))}
     for text in variants:
         call = partial(attention_backward_hopper, *inputs, parsed(text, head_dim, dtype))
         errors = [float((x.float() - y).norm() / y.norm()) for x, y in zip(call(), reference, strict=True)]
         print(f"{text}: relative differences of q, k, v {', '.join(f'{error:.1e}' for error in errors)}", flush=True)
         calls[text] = _graph(call)
-    times: dict[str, list[float]] = {text: [] for text in calls}
-    for _ in range(rounds):
-        for text in random.sample(list(calls), len(calls)):
-            times[text].append(_milliseconds(calls[text], flush, 3))
-    for text, measured in times.items():
-        median = statistics.median(measured)
-        rate = BACKWARD_OF_FORWARD * found.flops(1, heads, head_dim) / median * 1e-9
-        print(f"{name:8} S={length} D={head_dim} {dtype} {text:20} {median:.4f} ms {rate:.1f} TFLOP/s", flush=True)
-
-
-def main() -> None:
-    """Compile, then time."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--masks", default="causal,clear")
-    parser.add_argument("--lengths", default="8192")
-    parser.add_argument("--head-dim", type=int, default=128)
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--variants", default=DEFAULT)
-    options = parser.parse_args()
-    variants = options.variants.split(",")
-    with ProcessPoolExecutor() as pool:
-        job = partial(compile_variant, head_dim=options.head_dim, dtype=options.dtype)
-        faults = dict(zip(variants, pool.map(job, variants), strict=True))
-    for text, fault in faults.items():
-        if fault:
-            print(f"{text}: {fault}", flush=True)
-    usable = [text for text in variants if not faults[text]]
-    for name in options.masks.split(","):
-        for length in map(int, options.lengths.split(",")):
-            time_variants(name, length, options.head_dim, options.dtype, options.heads, usable, options.rounds)
+    flops = BACKWARD_OF_FORWARD * found.flops(1, heads, head_dim)
+    report_times(calls, f"{name:8} S={length} D={head_dim} {dtype}", flops, rounds)
 
 
 if __name__ == "__main__":
-    main()
+    main(compile_variant, time_variants, DEFAULT)

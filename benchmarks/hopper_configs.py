@@ -76,7 +76,6 @@ def time_variants(
     compiled, scale = cm.compile(found.mask), head_dim**-0.5
     descriptors = {128: compiled.descriptor(length, length, device)}
     reference = attention_cuda(q, k, v, descriptors[128], scale)[0].float()
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
     calls: dict[str, Callable[[], object]] = {
         PORTABLE: _graph(partial(attention_cuda, q, k, v, descriptors[128], scale)),
     }
@@ -93,18 +92,28 @@ def time_variants(
         error = ((out.float() - reference).norm() / reference.norm()).item()
         print(f"{text}: relative difference {error:.1e}", flush=True)
         calls[text] = _graph(launch)
+    report_times(calls, f"{name:8} S={length} D={head_dim} {dtype}", found.flops(1, heads, head_dim), rounds)
+
+
+def report_times(calls: dict[str, Callable[[], object]], title: str, flops: float, rounds: int) -> None:
+    """Time calls in shuffled rounds and print a line for each."""
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
     times: dict[str, list[float]] = {text: [] for text in calls}
     for _ in range(rounds):
         for text in random.sample(list(calls), len(calls)):
             times[text].append(_milliseconds(calls[text], flush, 3))
     for text, measured in times.items():
         median = statistics.median(measured)
-        rate = found.flops(1, heads, head_dim) / median * 1e-9
-        print(f"{name:8} S={length} D={head_dim} {dtype} {text:20} {median:.4f} ms {rate:.1f} TFLOP/s", flush=True)
+        rate = flops / median * 1e-9
+        print(f"{title} {text:20} {median:.4f} ms {rate:.1f} TFLOP/s", flush=True)
 
 
-def main() -> None:
-    """Compile, then time."""
+def main(
+    compile_one: Callable[[str, int, str], str],
+    time_all: Callable[[str, int, int, str, int, list[str], int], None],
+    default: str,
+) -> None:
+    """Compile the variants, then time them on each mask and length."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--masks", default="causal,clear")
     parser.add_argument("--lengths", default="8192")
@@ -112,11 +121,11 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--variants", default=DEFAULT)
+    parser.add_argument("--variants", default=default)
     options = parser.parse_args()
     variants = options.variants.split(",")
     with ProcessPoolExecutor() as pool:
-        job = partial(compile_variant, head_dim=options.head_dim, dtype=options.dtype)
+        job = partial(compile_one, head_dim=options.head_dim, dtype=options.dtype)
         faults = dict(zip(variants, pool.map(job, variants), strict=True))
     for text, fault in faults.items():
         if fault:
@@ -124,8 +133,8 @@ def main() -> None:
     usable = [text for text in variants if not faults[text]]
     for name in options.masks.split(","):
         for length in map(int, options.lengths.split(",")):
-            time_variants(name, length, options.head_dim, options.dtype, options.heads, usable, options.rounds)
+            time_all(name, length, options.head_dim, options.dtype, options.heads, usable, options.rounds)
 
 
 if __name__ == "__main__":
-    main()
+    main(compile_variant, time_variants, DEFAULT)
