@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
+from typing import Any
 
 from compilemask.dialects.tiling import ReserveAttr
 from compilemask.errors import DescriptorError
@@ -42,6 +43,11 @@ def diagonal_steps(rows: int) -> list[int]:
     """A step for each slot of shared patterns that a bound q + c has: the slot holds diagonal (c + step) / unit."""
     unit = diagonal_unit(rows)
     return [min(unit * (i + 1) - KEYS, rows - 1) for i in range((rows + KEYS) // unit)]
+
+
+def tile_cost(partial: Any, full: Any) -> Any:
+    """What a query tile takes to compute, by its partial and full tiles: numbers, arrays or values of a kernel."""
+    return 11 * partial + 10 * full + 15
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from compilemask.lowering.descriptor_layout import (
     Layout,
     diagonal_steps,
     diagonal_unit,
+    tile_cost,
 )
 from compilemask.runtime.bits import Ints, keys_below, pack, to_int32
 from compilemask.runtime.descriptor import Descriptor
@@ -208,7 +209,7 @@ def _write_order(layout: Layout, buffer: NDArray[np.int32], records: Ints) -> No
     first[visits_any] = visits[first_pair[visits_any]]
     key_tile = np.where(visits_any, first[:, 0], layout.key_tiles)
     pattern = np.where(n_partial > 0, first[:, 1], 0)
-    cost = (11 * partial + 10 * full + 15).reshape(layout.masks, layout.query_tiles)
+    cost = tile_cost(partial, full).reshape(layout.masks, layout.query_tiles)
     unseen = own.reshape(cost.shape).sum(axis=1, keepdims=True) < layout.keys
     tile = np.broadcast_to(np.arange(layout.query_tiles), cost.shape)
     order = np.lexsort((-tile, -cost), axis=1)

@@ -20,6 +20,7 @@ from compilemask.lowering.descriptor_layout import (
     TILE_WORDS,
     VERSION,
     Layout,
+    tile_cost,
 )
 
 HEADER_FIELDS: tuple[str, ...] = (
@@ -216,7 +217,7 @@ class Descriptor:
         for tile, (first, n_partial, n_runs, _, partial, _, full, _) in enumerate(records):
             n_partial = max(n_partial, 0)
             pairs = [(a, b) for a, b in visits[first : first + n_partial + n_runs].tolist()]
-            cost = 11 * partial + 10 * full + 15
+            cost = tile_cost(partial, full)
             result.append(TileVisits(tile, tuple(pairs[:n_partial]), tuple(pairs[n_partial:]), cost))
         return result
 

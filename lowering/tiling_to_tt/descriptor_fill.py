@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from compilemask.lowering.descriptor_layout import ORDER_WORDS, STATUS_OVERFLOW
+from compilemask.lowering.descriptor_layout import ORDER_WORDS, STATUS_OVERFLOW, tile_cost
 from compilemask.lowering.tiling_to_tt.builder import Value, i32
 from compilemask.lowering.tiling_to_tt.descriptor_bits import lowest_bit, popcount
 from compilemask.lowering.tiling_to_tt.descriptor_kernel import DescriptorKernel, MaskFunctions, QueryTile
@@ -37,7 +37,7 @@ class Counts(NamedTuple):
     @property
     def cost(self) -> Value:
         """What the tile takes to compute, for the launch order."""
-        return 11 * self.partial + 10 * self.full + 15
+        return tile_cost(self.partial, self.full)
 
 
 class Place(NamedTuple):
