@@ -165,8 +165,7 @@ def test_nan_and_infinity_stay_in_the_rows_that_see_them() -> None:
 
 
 def test_a_tile_that_found_no_room_is_nan() -> None:
-    descriptor = compile(compilemask.causal()).descriptor(300, 300)
-    descriptor = Descriptor(descriptor.buffer.clone(), descriptor.layout)
+    descriptor = compile(compilemask.causal()).descriptor(300, 300).clone()
     descriptor.order[0, 0, 1, 2] = -1
     q, k, v = random_inputs(1, 1, 1, 300, 300, 16)
     expected, _ = _attend(q, k, v, mask=compilemask.causal())

@@ -62,11 +62,9 @@ class Problem:
 
     def own_descriptors(self) -> Descriptor:
         """The transposed descriptor; both are copies from now on, since others share what they were."""
-        descriptor, transposed = self.descriptor, self.descriptor.transposed
-        assert transposed is not None
-        transposed = Descriptor(transposed.buffer.clone(), transposed.layout)
-        self.descriptor = Descriptor(descriptor.buffer.clone(), descriptor.layout, transposed)
-        return transposed
+        self.descriptor = self.descriptor.clone()
+        assert self.descriptor.transposed is not None
+        return self.descriptor.transposed
 
     def expected(self) -> tuple[torch.Tensor, ...]:
         """The oracle's gradients."""

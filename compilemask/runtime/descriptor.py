@@ -195,6 +195,11 @@ class Descriptor:
         """A copy in host memory, made anew: replays of a CUDA graph build into the same buffer again."""
         return self if self.device.type == "cpu" else Descriptor(self.buffer.cpu(), self.layout)
 
+    def clone(self) -> Descriptor:
+        """A copy in memory of its own, its transpose included: masks hand out the same descriptor again and again."""
+        transposed = None if self.transposed is None else self.transposed.clone()
+        return Descriptor(self.buffer.clone(), self.layout, transposed)
+
     def check(self) -> Descriptor:
         """This descriptor, if its build had room for everything, else DescriptorError; waits for the device."""
         header = _header(self.buffer)
