@@ -1,0 +1,144 @@
+"""An image in a sequence, cut into patches that are the tiles: which position lies where in patched order.
+
+In raster order a sequence holds tokens, then an image (or video) line by line, then tokens. In *patched order* each
+part begins a tile of its own: the tokens before the image, then its patches, then the tokens behind. So a tile of an
+image is a patch, as compact as its neighbourhood, and all that is said of tiles holds of it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compilemask.errors import ShapeError
+
+MISSING = -1
+"""What stands in patched order where there is no position."""
+
+
+@dataclass(frozen=True)
+class PatchGrid:
+    """Patched order of `length` positions with an image of `sizes` from `origin` on, in patches of shape `patch`.
+
+    `sizes` is (height, width) or (frames, height, width), and `patch` as long; a tile has prod(patch) positions. The
+    last patch of each axis may be ragged: what lies outside the image is missing, and so are the positions between the
+    last token before the image and the end of its tile. Raises ShapeError if the image does not fit.
+    """
+
+    origin: int
+    sizes: tuple[int, ...]
+    patch: tuple[int, ...]
+    length: int
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) not in (2, 3) or len(self.patch) != len(self.sizes):
+            raise ShapeError(f"sizes {self.sizes} in patches {self.patch}: expected two or three axes in both")
+        if min(*self.sizes, *self.patch) < 1 or self.origin < 0:
+            raise ShapeError(f"an image of {self.sizes} at {self.origin} in patches {self.patch}: sizes are at least 1")
+        if self.end > self.length:
+            raise ShapeError(f"an image of {self.sizes} at {self.origin} ends behind the last of {self.length} tokens")
+
+    @cached_property
+    def tile(self) -> int:
+        """Positions of a tile."""
+        return prod(self.patch)
+
+    @cached_property
+    def before_tiles(self) -> int:
+        """Tiles before the image."""
+        return -(-self.origin // self.tile)
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Patches along each axis."""
+        return tuple(-(-size // step) for size, step in zip(self.sizes, self.patch, strict=True))
+
+    @cached_property
+    def patches(self) -> int:
+        """Tiles of the image."""
+        return prod(self.counts)
+
+    @cached_property
+    def end(self) -> int:
+        """The position behind the image, in raster order."""
+        return self.origin + prod(self.sizes)
+
+    @cached_property
+    def behind(self) -> int:
+        """Where the tokens behind the image begin, in patched order."""
+        return (self.before_tiles + self.patches) * self.tile
+
+    @cached_property
+    def total(self) -> int:
+        """Length in patched order, missing positions included."""
+        return self.behind + self.length - self.end
+
+    @cached_property
+    def tiles(self) -> int:
+        """Number of tiles."""
+        return -(-self.total // self.tile)
+
+    @cached_property
+    def positions(self) -> NDArray[np.int64]:
+        """The position at each place of patched order, MISSING where there is none: [total]."""
+        before = np.arange(self.before_tiles * self.tile)
+        image = np.full([n * step for n, step in zip(self.counts, self.patch, strict=True)], MISSING)
+        image[tuple(slice(size) for size in self.sizes)] = np.arange(self.origin, self.end).reshape(self.sizes)
+        # [patches, step, patches, step, ...] -> [patches..., steps...]
+        split = image.reshape([n for pair in zip(self.counts, self.patch, strict=True) for n in pair])
+        axes = [*range(0, split.ndim, 2), *range(1, split.ndim, 2)]
+        patches = split.transpose(axes).reshape(-1)
+        return np.concatenate(
+            [np.where(before < self.origin, before, MISSING), patches, np.arange(self.end, self.length)]
+        )
+
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """Where each position stands in patched order: [length]."""
+        places = np.empty(self.length, dtype=np.int64)
+        exists = self.positions >= 0
+        places[self.positions[exists]] = np.nonzero(exists)[0]
+        return places
+
+
+@dataclass(frozen=True)
+class Patches:
+    """The image of a descriptor whose tiles are patches: the shapes of query and of key patches may differ."""
+
+    origin: int
+    sizes: tuple[int, ...]
+    length: int
+    query_patch: tuple[int, ...]
+    key_patch: tuple[int, ...]
+
+    @cached_property
+    def queries(self) -> PatchGrid:
+        """Patched order of queries."""
+        return PatchGrid(self.origin, self.sizes, self.query_patch, self.length)
+
+    @cached_property
+    def keys(self) -> PatchGrid:
+        """Patched order of keys."""
+        return PatchGrid(self.origin, self.sizes, self.key_patch, self.length)
+
+    @property
+    def transposed(self) -> Patches:
+        """Queries and keys exchanged."""
+        return Patches(self.origin, self.sizes, self.length, self.key_patch, self.query_patch)
+
+
+def patch_shapes(tile: int, axes: int, finest: int = 8) -> Iterator[tuple[int, ...]]:
+    """Shapes of `tile` positions along 2 or 3 axes whose lines hold `finest` tokens or more."""
+    if axes == 1:
+        if tile >= finest:
+            yield (tile,)
+        return
+    for step in range(1, tile + 1):
+        if tile % step == 0:
+            for rest in patch_shapes(tile // step, axes - 1, finest):
+                yield (step, *rest)

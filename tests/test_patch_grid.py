@@ -1,0 +1,63 @@
+"""Patched order against a walk over the image, position by position."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import numpy as np
+import pytest
+
+from compilemask.errors import ShapeError
+from compilemask.lowering.patch_grid import MISSING, PatchGrid, Patches, patch_shapes
+
+GRIDS = [
+    PatchGrid(0, (16, 32), (8, 16), 512),
+    PatchGrid(5, (19, 37), (8, 16), 5 + 19 * 37 + 30),
+    PatchGrid(128, (7, 3), (16, 8), 128 + 21),
+    PatchGrid(200, (20, 33), (12, 16), 200 + 660 + 1),
+    PatchGrid(1, (5, 9, 17), (2, 8, 8), 1 + 765 + 130),
+    PatchGrid(0, (4, 4, 8), (4, 4, 8), 128),
+]
+
+
+def walk(grid: PatchGrid) -> list[int]:
+    """The positions in patched order."""
+    found = [p if p < grid.origin else MISSING for p in range(-(-grid.origin // grid.tile) * grid.tile)]
+    for patch in product(*(range(-(-size // step)) for size, step in zip(grid.sizes, grid.patch, strict=True))):
+        for inside in product(*map(range, grid.patch)):
+            at = [p * step + i for p, step, i in zip(patch, grid.patch, inside, strict=True)]
+            exists = all(x < size for x, size in zip(at, grid.sizes, strict=True))
+            found.append(grid.origin + int(np.ravel_multi_index(at, grid.sizes)) if exists else MISSING)
+    return found + list(range(grid.origin + prod(grid.sizes), grid.length))
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_positions(grid: PatchGrid) -> None:
+    assert grid.positions.tolist() == walk(grid)
+    assert (len(grid.positions), grid.tiles) == (grid.total, -(-grid.total // grid.tile))
+    assert grid.positions[grid.places].tolist() == list(range(grid.length))
+
+
+@pytest.mark.parametrize(
+    ("origin", "sizes", "patch", "length"),
+    [
+        (0, (16, 32), (8, 16), 511),
+        (-1, (16, 32), (8, 16), 600),
+        (0, (0, 32), (8, 16), 600),
+        (0, (16, 32), (8, 16, 1), 600),
+        (0, (512,), (128,), 600),
+    ],
+)
+def test_what_fits_no_sequence(origin: int, sizes: tuple[int, ...], patch: tuple[int, ...], length: int) -> None:
+    with pytest.raises(ShapeError):
+        PatchGrid(origin, sizes, patch, length)
+
+
+def test_shapes() -> None:
+    assert list(patch_shapes(128, 2)) == [(1, 128), (2, 64), (4, 32), (8, 16), (16, 8)]
+    assert (12, 16) in patch_shapes(192, 2)
+    assert {prod(shape) for shape in patch_shapes(128, 3)} == {128}
+    patches = Patches(5, (19, 37), 1000, (12, 16), (8, 16))
+    assert (patches.queries.tile, patches.keys.tile) == (192, 128)
+    assert patches.transposed.keys == patches.queries
