@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from compilemask.errors import ShapeError
-from compilemask.lowering.patch_grid import MISSING, PatchGrid, Patches, patch_shapes
+from compilemask.lowering.patch_grid import MISSING, Patches, PatchGrid, patch_shapes
 
 GRIDS = [
     PatchGrid(0, (16, 32), (8, 16), 512),
