@@ -12,6 +12,7 @@ from descriptor_checks import check_against_dense
 
 import compilemask
 from compilemask.errors import DeviceError, DTypeError, MaskError, ShapeError, TargetError
+from compilemask.language.text import parse_module
 from compilemask.runtime import attention, compile
 from compilemask.runtime.parameters import Parameter, on_device
 
@@ -109,6 +110,15 @@ def test_kernels_as_text(level: str) -> None:
     assert text == compiled.ir(level, "cuda:90")
     if level == "ptx":
         assert text.count(".target sm_90a") == len(KERNELS)
+
+
+def test_triton_ir_for_people_can_be_read_again() -> None:
+    compiled = compile(compilemask.causal())
+    texts = dict(re.findall(r"^// (\w+)\n(.*?)(?=^// |\Z)", compiled.ir("ttir"), re.MULTILINE | re.DOTALL))
+    assert list(texts) == [*KERNELS]
+    for name, given in compiled.program.kernels.items():
+        assert parse_module(texts[name]).is_structurally_equivalent(parse_module(given))
+    assert parse_module(texts["attention"])
 
 
 def test_attention_as_text_for_a_head_dim_and_type() -> None:

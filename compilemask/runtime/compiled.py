@@ -6,19 +6,17 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from io import StringIO
 from itertools import count
 from threading import Lock
 from typing import Literal, overload
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.printer import Printer
 
 from compilemask.errors import DeviceError, MaskError, TargetError
 from compilemask.language.extent import Limit, check_limits
 from compilemask.language.mask import Mask
+from compilemask.passes.observers import printed
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.kernel_text import attention_kernel_text, check_kernel_request, descriptor_kernels
 from compilemask.runtime.launch import current_stream
@@ -120,7 +118,7 @@ class Compiled:
         if target is not None:
             parse_target(target)
         if level in ("mask", "interval", "tiling"):
-            return _printed(getattr(self.program, f"{level}_module"))
+            return printed(getattr(self.program, f"{level}_module"))
         check_kernel_request(level, target, head_dim, dtype)
         texts = descriptor_kernels(self.program, level, target)
         texts["attention"] = attention_kernel_text(level, target, head_dim, dtype)
@@ -228,12 +226,6 @@ _by_handle: WeakValueDictionary[int, Compiled] = WeakValueDictionary()
 def compiled_of(handle: int) -> Compiled | None:
     """The object of a handle, if it still exists."""
     return _by_handle.get(handle)
-
-
-def _printed(module: ModuleOp) -> str:
-    stream = StringIO()
-    Printer(stream).print_op(module)
-    return stream.getvalue() + "\n"
 
 
 KEPT_DESCRIPTORS = 16

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from compilemask.errors import DTypeError, ShapeError, TargetError
+from compilemask.passes.observers import printed
 from compilemask.runtime.compile_kernel import DEFAULT, Options, compile_for
 from compilemask.runtime.target import parse_target
 from compilemask.runtime.validate import MAX_HEAD_DIM
@@ -41,7 +42,7 @@ def readable(text: str, level: str) -> str:
     if text.startswith(_GENERIC):
         from compilemask.language.text import parse_module
 
-        return f"{parse_module(text)}\n"
+        return printed(parse_module(text))
     return _MLIR.sub("", text).strip() + "\n"
 
 
