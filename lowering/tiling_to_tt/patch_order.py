@@ -1,4 +1,4 @@
-"""Patched order (`lowering/patch_grid.py`) inside a kernel: where the tile of a patch lies, and which position is where.
+"""Patched order (`lowering/patch_grid.py`) inside a kernel: where a patch lies, and which position stands in which place.
 
 The shape of a patch is known when the kernel is built; the image, where it begins and how many positions there are, are
 arguments.
