@@ -92,11 +92,16 @@ def _names(given: Names) -> Collection[str] | None:
     return (given,) if isinstance(given, str) else given
 
 
+_KEEPING = ("compiled", "compile_kernel", "hopper", "hopper_backward")
+"""Modules of the runtime that keep what they compiled."""
+
+
 def _forget() -> None:
-    """Drop the programs of masks that were compiled before: what is cached cannot be watched."""
-    compiled = sys.modules.get("compilemask.runtime.compiled")
-    if compiled is not None:
-        compiled.forget()
+    """Drop what was compiled before: it cannot be watched."""
+    for name in _KEEPING:
+        module = sys.modules.get(f"compilemask.runtime.{name}")
+        if module is not None:
+            module.forget()
 
 
 __all__ = ["chosen", "debug"]

@@ -7,17 +7,25 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr, f16
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
 import compilemask as cm
 from compilemask.dialects.mask import FuncOp
 from compilemask.dialects.registry import make_context
+from compilemask.lowering.tiling_to_ttg.attention import HopperConfig
+from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig
 from compilemask.passes.instrument import current_observers, observing, run_passes
-from compilemask.passes.observers import ReadBack
+from compilemask.passes.observers import ReadBack, digest
 from compilemask.runtime.compile_kernel import compile_for, compile_in_child
+from compilemask.runtime.hopper import hopper_binary, hopper_text
+from compilemask.runtime.hopper_backward import backward_binary, backward_text
+
+HOPPER = HopperConfig.choose(64, f16)
+HOPPER_BACKWARD = HopperBackwardConfig.choose(64, f16)
 
 
 def test_debug_sees_what_was_compiled_before() -> None:
@@ -44,6 +52,24 @@ def test_dump_of_a_kernel_holds_all_levels(tmp_path: Path) -> None:
     assert {".mlir", ".ttir", ".ttgir", ".llir", ".ptx", ".cubin"} <= levels
     (given,) = (tmp_path / "kernels").glob("causal_count-cuda90-*.mlir")
     assert given.read_text() == text
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_backward_keys"])
+def test_dump_of_a_hopper_kernel_that_was_compiled_before(name: str, tmp_path: Path) -> None:
+    def compiled() -> str:
+        if name == "attention":
+            hopper_binary(64, torch.float16, HOPPER)
+            return hopper_text(64, torch.float16, HOPPER)
+        backward_binary(64, torch.float16, HOPPER_BACKWARD)
+        return backward_text(64, torch.float16, HOPPER_BACKWARD)
+
+    text = compiled()
+    with cm.debug(dump=tmp_path):
+        assert compiled() == text
+    written = {path.suffix: path for path in (tmp_path / "kernels").iterdir()}
+    assert {".mlir", ".ttgir", ".llir", ".ptx", ".cubin"} <= set(written)
+    assert {path.stem for path in written.values()} == {f"{name}-cuda90-{digest(text)}"}
+    assert written[".mlir"].read_text() == text
 
 
 def test_children_dump_into_the_folder_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

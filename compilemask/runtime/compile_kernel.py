@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import cache
@@ -65,6 +65,12 @@ def compiled_kernels() -> int:
     return len(_kernels)
 
 
+def forget() -> None:
+    """Drop all kernels: those that are asked for from now on are compiled, or loaded from disk, anew."""
+    with _lock:
+        _kernels.clear()
+
+
 def kernel_for(text: str, device: torch.device, options: Options = DEFAULT) -> Kernel:
     """The kernel of a module in Triton IR, loaded for a CUDA device. Equal text gives the same kernel.
 
@@ -109,7 +115,7 @@ def _binaries(sources: Sequence[Source], target: Target, options: Options) -> li
 
 
 def _compiled_binary(text: str, target: Target, options: Options) -> Binary:
-    return binary_of(_compile(text, target, options))
+    return binary_of(compile_text(text, target, options._asdict()))
 
 
 @cache
@@ -130,7 +136,7 @@ def compile_for(text: str, target: str, options: Options = DEFAULT) -> dict[str,
 
 def compile_kernel(text: str, target: str, options: Options = DEFAULT) -> CompiledKernel:
     """As `compile_for`: Triton's kernel, with its `metadata`."""
-    return _compile(text, parse_target(target), options)
+    return compile_text(text, parse_target(target), options._asdict())
 
 
 def compile_in_child(text: str, target: str, options: Options = DEFAULT) -> dict[str, Any]:
@@ -139,15 +145,19 @@ def compile_in_child(text: str, target: str, options: Options = DEFAULT) -> dict
     return _in_child(compile_for, text, target, options)
 
 
-def _compile(text: str, target: Target, options: Options) -> CompiledKernel:
+def compile_text(text: str, target: Target, options: Mapping[str, object], form: str = "ttir") -> CompiledKernel:
+    """Triton's kernel of a module in Triton IR, or with `form` ttgir in Triton-GPU IR. Observers see it.
+
+    Raises TargetError if Triton cannot compile the module.
+    """
     version = disk_cache.triton_version()
     import triton
 
     with tempfile.TemporaryDirectory(prefix="compilemask-") as folder:
-        path = Path(folder) / f"{_entry_name(text)}.ttir"
+        path = Path(folder) / f"{_entry_name(text)}.{form}"
         path.write_text(text)
         try:
-            kernel = triton.compile(str(path), target=target.for_triton(), options=options._asdict())
+            kernel = triton.compile(str(path), target=target.for_triton(), options=dict(options))
         except Exception as error:
             raise TargetError(f"Triton {version} cannot compile this module for {target}: {error}") from error
     for observer in current_observers():

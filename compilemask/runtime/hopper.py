@@ -314,6 +314,12 @@ def hopper_binary(head_dim: int, dtype: torch.dtype, config: HopperConfig, score
     return found
 
 
+def forget() -> None:
+    """Drop all kernels: those that are asked for from now on are compiled, or loaded from disk, anew."""
+    for kept in (hopper_binary, _kernel, _plan, _chosen_plan):
+        kept.cache_clear()
+
+
 @lru_cache(maxsize=64)
 def _kernel(head_dim: int, dtype: torch.dtype, config: HopperConfig, score: str, device: int) -> Kernel:
     binary = hopper_binary(head_dim, dtype, config, score)

@@ -172,6 +172,12 @@ def backward_binary(head_dim: int, dtype: torch.dtype, config: HopperBackwardCon
     return found
 
 
+def forget() -> None:
+    """Drop all kernels: those that are asked for from now on are compiled, or loaded from disk, anew."""
+    backward_binary.cache_clear()
+    _kernel.cache_clear()
+
+
 @lru_cache(maxsize=64)
 def _kernel(head_dim: int, dtype: torch.dtype, config: HopperBackwardConfig, device: int) -> Kernel:
     binary = backward_binary(head_dim, dtype, config)
