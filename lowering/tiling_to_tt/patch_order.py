@@ -1,4 +1,4 @@
-"""Patched order (`lowering/patch_grid.py`) inside a kernel: where a patch lies, and which position stands in which place.
+"""Patched order (`lowering/patch_grid.py`) in a kernel: where a patch lies, and which position stands in which place.
 
 The shape of a patch is known when the kernel is built; the image, where it begins and how many positions there are, are
 arguments.
@@ -7,7 +7,9 @@ arguments.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import prod
+from operator import mul, or_
 
 from compilemask.lowering.tiling_to_tt.builder import Arg, KernelBuilder, Value, i32
 
@@ -31,8 +33,8 @@ class PatchOrder:
         self.sizes = [kb.arg(name) for name in AXES[-len(patch) :]]
         self.counts = [kb.ceil_div(size, step) for size, step in zip(self.sizes, patch, strict=True)]
         self.before_tiles = kb.ceil_div(self.origin, self.tile)
-        self.first_behind = self.before_tiles + _product(self.counts)
-        self.end = self.origin + _product(self.sizes)
+        self.first_behind = self.before_tiles + reduce(mul, self.counts)
+        self.end = self.origin + reduce(mul, self.sizes)
 
     def corner(self, tile: Value) -> list[Value]:
         """Where in the image the patch of a tile begins, along each axis."""
@@ -46,6 +48,17 @@ class PatchOrder:
     def row_behind(self, tile: Value) -> Value:
         """The first position of a tile behind the image."""
         return self.end + (tile - self.first_behind) * self.tile
+
+    def is_ragged(self, tile: Value) -> Value:
+        """i1: some positions of a tile are missing."""
+        is_before, is_behind = tile < self.before_tiles, tile >= self.first_behind
+        ragged = [
+            is_before & (tile * self.tile + self.tile > self.origin),
+            is_behind & (self.row_behind(tile) + self.tile > self.length),
+        ]
+        for first, step, size in zip(self.corner(tile), self.patch, self.sizes, strict=True):
+            ragged.append(~(is_before | is_behind) & (first + step > size))
+        return reduce(or_, ragged)
 
     def positions(self, tile: Value, inside: Value) -> tuple[Value, Value]:
         """Which positions stand in places `inside` a tile, and whether there are any (i1): both of `inside`'s shape."""
@@ -61,20 +74,11 @@ class PatchOrder:
     def _in_image(self, corner: Sequence[Value], inside: Value) -> tuple[Value, Value]:
         """The same for the patch that begins at a corner of the image."""
         kb = self.kb
-        position: Value | None = None
-        exists: Value | None = None
-        for axis, (first, size) in enumerate(zip(corner, self.sizes, strict=True)):
-            within = prod(self.patch[axis + 1 :])
-            at = first + kb.trunc_rem(kb.trunc_div(inside, within), self.patch[axis])
-            position = at if position is None else position * size + at
-            exists = at < size if exists is None else exists & (at < size)
-        assert position is not None
-        assert exists is not None
+        at = [
+            first + kb.trunc_rem(kb.trunc_div(inside, prod(self.patch[axis + 1 :])), self.patch[axis])
+            for axis, first in enumerate(corner)
+        ]
+        position, exists = at[0], at[0] < self.sizes[0]
+        for coordinate, size in zip(at[1:], self.sizes[1:], strict=True):
+            position, exists = position * size + coordinate, exists & (coordinate < size)
         return self.origin + position, exists
-
-
-def _product(factors: Sequence[Value]) -> Value:
-    first, *others = factors
-    for factor in others:
-        first = first * factor
-    return first
