@@ -23,6 +23,7 @@ import compilemask as cm
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig
 from compilemask.runtime.attention_backward_cuda import attention_backward_cuda
 from compilemask.runtime.attention_cuda import ELEMENTS
+from compilemask.runtime.gradient_inputs import GradientInputs
 from compilemask.runtime.hopper import attention_gpu
 from compilemask.runtime.hopper_backward import attention_backward_hopper, backward_binary
 
@@ -75,12 +76,12 @@ def time_variants(
     )
     descriptor = cm.compile(found.mask).descriptor(length, length, device, gradient=True)
     scale = head_dim**-0.5
-    inputs = (grad, None, q, k, v, *attention_gpu(q, k, v, descriptor, scale), descriptor, scale)
-    reference = [x.float() for x in attention_backward_cuda(*inputs)]
-    calls: dict[str, Callable[[], object]] = {PORTABLE: _graph(partial(attention_backward_cuda, *inputs))}
+    inputs = GradientInputs(grad, None, q, k, v, *attention_gpu(q, k, v, descriptor, scale), descriptor, scale)
+    reference = [x.float() for x in attention_backward_cuda(inputs)[:3]]
+    calls: dict[str, Callable[[], object]] = {PORTABLE: _graph(partial(attention_backward_cuda, inputs))}
     for text in variants:
-        call = partial(attention_backward_hopper, *inputs, parsed(text, head_dim, dtype))
-        errors = [float((x.float() - y).norm() / y.norm()) for x, y in zip(call(), reference, strict=True)]
+        call = partial(attention_backward_hopper, inputs, parsed(text, head_dim, dtype))
+        errors = [float((x.float() - y).norm() / y.norm()) for x, y in zip(call()[:3], reference, strict=True)]
         print(f"{text}: relative differences of q, k, v {', '.join(f'{error:.1e}' for error in errors)}", flush=True)
         calls[text] = _graph(call)
     flops = BACKWARD_OF_FORWARD * found.flops(1, heads, head_dim)

@@ -250,5 +250,7 @@ def test_operators_are_well_formed(dtype: torch.dtype) -> None:
     given = [x.detach() for x in (out, lse, q, k, v, out, lse)]
     utilities = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(
-        torch.ops.compilemask.attention_backward.default, (*given, descriptor.tensors, 0.25), test_utils=utilities
+        torch.ops.compilemask.attention_backward.default,
+        (*given, descriptor.tensors, 0.25, "", [], [], []),
+        test_utils=utilities,
     )

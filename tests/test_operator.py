@@ -246,7 +246,7 @@ def test_meta_tensors() -> None:
     tensors = [x.to("meta") for x in descriptor.tensors]
     out, lse = torch.ops.compilemask.attention(q, k, v, tensors, 0.5, "", [], [])
     assert (out.shape, out.dtype, lse.shape, lse.dtype) == (q.shape, q.dtype, q.shape[:3], torch.float32)
-    found = torch.ops.compilemask.attention_backward(out, lse, q, k, v, out, lse, tensors, 0.5)
+    *found, _ = torch.ops.compilemask.attention_backward(out, lse, q, k, v, out, lse, tensors, 0.5, "", [], [], [])
     assert [x.shape for x in found] == [q.shape, k.shape, v.shape]
 
 

@@ -23,6 +23,7 @@ from compilemask.dialects.semantics.triton import run_kernel
 from compilemask.dialects.triton import tt
 from compilemask.dialects.triton.types import PointerType
 from compilemask.runtime import attention_backward_cuda
+from compilemask.runtime.gradient_inputs import GradientInputs
 
 
 def memory_at(address: int, dtype: type) -> np.ndarray:
@@ -73,9 +74,8 @@ def check(
     grad = change(torch.randn(out.shape, generator=torch.Generator().manual_seed(1)))
     grad_lse = torch.randn(out_lse.shape, generator=torch.Generator().manual_seed(2)) if lse else None
     descriptor = cm.compile(mask).descriptor(queries, keys, gradient=True)
-    found = attention_backward_cuda.attention_backward_cuda(
-        grad, grad_lse, q, k, v, change(out), out_lse, descriptor, 0.3
-    )
+    inputs = GradientInputs(grad, grad_lse, q, k, v, change(out), out_lse, descriptor, 0.3)
+    found = attention_backward_cuda.attention_backward_cuda(inputs)[:3]
     expected = dense_gradients(q, k, v, visible, grad, grad_lse, 0.3)
     for name, x, gradient, reference in zip("qkv", (q, k, v), found, expected, strict=True):
         assert gradient.shape == x.shape

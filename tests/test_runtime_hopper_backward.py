@@ -22,6 +22,7 @@ from compilemask.dialects.triton.ttg_module import TMA_ARGUMENT
 from compilemask.dialects.triton.types import PointerType
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
 from compilemask.runtime import attention_backward_cuda, hopper_backward
+from compilemask.runtime.gradient_inputs import GradientInputs
 from compilemask.runtime.hopper_backward import attention_backward_hopper
 
 TOLERANCE = 5e-3
@@ -76,7 +77,8 @@ def check(
     descriptor = cm.compile(mask).descriptor(queries, keys, gradient=True)
     config = HopperBackwardConfig(128 if dim <= 64 else 64, sums_queries=sums_queries)
     q, k, v = changed = (change(q), change(k), change(v))
-    found = attention_backward_hopper(change(grad), grad_lse, q, k, v, change(out), out_lse, descriptor, 0.2, config)
+    inputs = GradientInputs(change(grad), grad_lse, q, k, v, change(out), out_lse, descriptor, 0.2)
+    found = attention_backward_hopper(inputs, config)[:3]
     expected = dense_gradients(q, k, v, visible, grad, grad_lse, 0.2)
     for name, x, gradient, reference in zip("qkv", changed, found, expected, strict=True):
         assert gradient.shape == x.shape
@@ -106,7 +108,8 @@ def test_gradients_that_tma_cannot_read_are_copied() -> None:
     descriptor = cm.compile(cm.causal()).descriptor(50, 50, gradient=True)
     ones = torch.ones((), dtype=torch.float16).expand(out.shape)
     config = HopperBackwardConfig(128)
-    found = attention_backward_hopper(ones, None, q, k, v, out.half(), lse.float(), descriptor, 0.125, config)
+    inputs = GradientInputs(ones, None, q, k, v, out.half(), lse.float(), descriptor, 0.125)
+    found = attention_backward_hopper(inputs, config)[:3]
     for gradient, reference in zip(found, dense_gradients(q, k, v, visible, ones), strict=True):
         assert_close(gradient, reference, TOLERANCE)
 
@@ -118,11 +121,11 @@ def test_which_variant_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(1, 1, 1, 128, dtype=torch.bfloat16)
     hopper_backward._chosen.cache_clear()
     descriptor: Any = None
-    arguments = (x, None, x, x, x, x, x[..., 0], descriptor, 1.0)
-    assert hopper_backward.attention_backward_gpu(*arguments) == HopperBackwardConfig(64)
+    inputs = GradientInputs(x, None, x, x, x, x, x[..., 0], descriptor, 1.0)
+    assert hopper_backward.attention_backward_gpu(inputs) == HopperBackwardConfig(64)
     torch.use_deterministic_algorithms(True)
     try:
-        assert hopper_backward.attention_backward_gpu(*arguments) == HopperBackwardConfig(64, sums_queries=False)
+        assert hopper_backward.attention_backward_gpu(inputs) == HopperBackwardConfig(64, sums_queries=False)
     finally:
         torch.use_deterministic_algorithms(False)
         hopper_backward._chosen.cache_clear()

@@ -1,5 +1,5 @@
 """The gradient of attention on the CPU, as kernels compute it: that of queries along the descriptor, those of keys and
-values along its transpose.
+values along its transpose. By compiled functions where there are such, else by operations of PyTorch.
 """
 
 from __future__ import annotations
@@ -9,43 +9,31 @@ from dataclasses import dataclass
 import torch
 
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.gradient_inputs import GradientInputs, Gradients, no_gradients
 from compilemask.runtime.gradient_memory import gradient_like
 from compilemask.runtime.visits import key_heads, pieces, shares
 
 
-def attention_backward_cpu(
-    grad_out: torch.Tensor,
-    grad_lse: torch.Tensor | None,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    descriptor: Descriptor,
-    scale: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of query, key and value in their type; `descriptor` has its transpose.
+def attention_backward_cpu(inputs: GradientInputs) -> Gradients:
+    """Gradients of query, key and value in their type.
 
     Exactly 0 for queries that see no key and keys that no query sees, whatever they hold; NaN in tiles that found no
-    room in the descriptor. Arguments must have been checked.
+    room in the descriptor.
     """
-    if not (query.numel() and key.numel()):
-        first, second, third = (gradient_like(x).zero_() for x in (query, key, value))
-        return first, second, third
-    work = lse.dtype
-    blind = lse == -torch.inf
-    grad = grad_out.to(work).masked_fill(blind[..., None], 0)
-    delta = (grad * out.to(work)).sum(dim=-1)
-    if grad_lse is not None:
-        delta = delta - grad_lse.to(work)
-    rows = _Rows(query.to(work), grad, lse.masked_fill(blind, torch.inf), delta)
-    keys = (key.to(work), value.to(work))
-    grad_query = _of_queries(rows, *keys, descriptor, scale)
-    assert descriptor.transposed is not None
-    grad_key, grad_value = _of_keys(rows, *keys, descriptor.transposed, scale)
-    found = ((query, grad_query), (key, grad_key), (value, grad_value))
-    first, second, third = (gradient_like(x).copy_(gradient) for x, gradient in found)
-    return first, second, third
+    if inputs.is_empty:
+        return no_gradients(inputs)
+    work = inputs.lse.dtype
+    blind = inputs.lse == -torch.inf
+    grad = inputs.grad_out.to(work).masked_fill(blind[..., None], 0)
+    delta = (grad * inputs.out.to(work)).sum(dim=-1)
+    if inputs.grad_lse is not None:
+        delta = delta - inputs.grad_lse.to(work)
+    rows = _Rows(inputs.query.to(work), grad, inputs.lse.masked_fill(blind, torch.inf), delta)
+    keys = (inputs.key.to(work), inputs.value.to(work))
+    grad_query = _of_queries(rows, *keys, inputs.descriptor, inputs.scale)
+    grad_key, grad_value = _of_keys(rows, *keys, inputs.transposed, inputs.scale)
+    found = ((inputs.query, grad_query), (inputs.key, grad_key), (inputs.value, grad_value))
+    return Gradients(*(gradient_like(x).copy_(gradient) for x, gradient in found), tables=[])
 
 
 @dataclass(frozen=True)

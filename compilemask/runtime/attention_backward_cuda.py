@@ -17,6 +17,7 @@ from compilemask.lowering.tiling_to_tt.attention_backward_rows import ROWS, emit
 from compilemask.runtime.attention_cuda import ELEMENTS, WORD, is_aligned, readable, strides
 from compilemask.runtime.compile_kernel import Options, kernel_for, target_of
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.gradient_inputs import GradientInputs, Gradients, no_gradients
 from compilemask.runtime.gradient_memory import gradient_like
 from compilemask.runtime.launch import launch
 
@@ -45,39 +46,27 @@ def rows_kernel(head_dim: int, dtype: torch.dtype, aligned: bool, with_grad_lse:
     return print_generic(emit_rows(head_dim, ELEMENTS[dtype], aligned=aligned, with_grad_lse=with_grad_lse))
 
 
-def attention_backward_cuda(
-    grad_out: torch.Tensor,
-    grad_lse: torch.Tensor | None,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    descriptor: Descriptor,
-    scale: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def attention_backward_cuda(inputs: GradientInputs) -> Gradients:
     """Gradients of query, key and value in their type. Does not wait.
 
-    `descriptor` has its transpose. Nothing is summed by atomics: runs are equal bit by bit. Takes checked arguments.
+    Nothing is summed by atomics: runs are equal bit by bit.
     """
-    gradients = tuple(gradient_like(x) for x in (query, key, value))
-    if not (query.numel() and key.numel()):
-        for gradient in gradients:
-            gradient.zero_()
-        return gradients[0], gradients[1], gradients[2]
-    inputs = [readable(x) for x in (query, key, value, grad_out)]
-    transposed = descriptor.transposed
-    assert transposed is not None
-    numbers = numbers_of_rows(readable(out), inputs[3], lse, grad_lse, query.shape[2])
-    launch_side("queries", [*inputs, gradients[0]], numbers, descriptor, scale)
-    launch_side("keys", [*inputs, *gradients[1:]], numbers, transposed, scale)
-    return gradients[0], gradients[1], gradients[2]
+    if inputs.is_empty:
+        return no_gradients(inputs)
+    tensors = [readable(x) for x in (inputs.query, inputs.key, inputs.value, inputs.grad_out)]
+    gradients = Gradients(*(gradient_like(x) for x in (inputs.query, inputs.key, inputs.value)), tables=[])
+    numbers = numbers_of_rows(inputs, tensors[3], inputs.query.shape[2])
+    launch_side("queries", [*tensors, gradients.query], numbers, inputs.descriptor, inputs.scale)
+    launch_side("keys", [*tensors, gradients.key, gradients.value], numbers, inputs.transposed, inputs.scale)
+    return gradients
 
 
-def numbers_of_rows(
-    out: torch.Tensor, grad: torch.Tensor, lse: torch.Tensor, grad_lse: torch.Tensor | None, stored: int
-) -> list[torch.Tensor]:
-    """`shift` and `delta`, [B, Hq, stored] float32, of which the first Sq belong to queries."""
+def numbers_of_rows(inputs: GradientInputs, grad: torch.Tensor, stored: int) -> list[torch.Tensor]:
+    """`shift` and `delta`, [B, Hq, stored] float32, of which the first Sq belong to queries.
+
+    `grad` is the gradient of the output as kernels can read it.
+    """
+    out, lse, grad_lse = readable(inputs.out), inputs.lse, inputs.grad_lse
     batch, heads, queries, head_dim = out.shape
     shift, delta = (lse.new_empty(batch, heads, stored) for _ in range(2))
     given = [lse] if grad_lse is None else [lse, grad_lse.float().contiguous()]

@@ -39,10 +39,12 @@ def attention_vmap(info: Any, in_dims: _Dims, *args: Any) -> tuple[tuple[torch.T
     return tuple(x.unflatten(0, (info.batch_size, -1)) for x in outputs), (0, 0)
 
 
-def backward_vmap(info: Any, in_dims: _Dims, *args: Any) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
+def backward_vmap(info: Any, in_dims: _Dims, *args: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The rule of `compilemask::attention_backward`."""
-    *tensors, descriptor, scale = args
-    _check_shared(descriptor, in_dims[-2])
+    *tensors, descriptor, scale, score, score_tensors, score_numbers, wanted = args
+    _check_shared(descriptor, in_dims[len(tensors)])
     inputs = [_joined(info.batch_size, x, dim) for x, dim in zip(tensors, in_dims, strict=False)]
-    gradients = torch.ops.compilemask.attention_backward(*inputs, descriptor, scale)
-    return tuple(x.unflatten(0, (info.batch_size, -1)) for x in gradients), (0, 0, 0)
+    *gradients, tables = torch.ops.compilemask.attention_backward(
+        *inputs, descriptor, scale, score, score_tensors, score_numbers, wanted
+    )
+    return (*(x.unflatten(0, (info.batch_size, -1)) for x in gradients), tables), (0, 0, 0, [])

@@ -8,7 +8,6 @@ differentiated once: a gradient of the gradient raises GradientError.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,47 +15,26 @@ import torch
 from compilemask.errors import GradientError
 from compilemask.runtime.attention_backward_cpu import attention_backward_cpu
 from compilemask.runtime.batching import backward_vmap
-from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
 from compilemask.runtime.gradient_memory import gradient_like
 from compilemask.runtime.hopper_backward import attention_backward_gpu
-
-_Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 _library = torch.library.Library("compilemask", "FRAGMENT")
 _library.define(
     "attention_backward(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
-    "Tensor[] descriptor, float scale) -> (Tensor, Tensor, Tensor)",
+    "Tensor[] descriptor, float scale, str score, Tensor[] score_tensors, float[] score_numbers, bool[] wanted) "
+    "-> (Tensor, Tensor, Tensor, Tensor[])",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
 
 
-def _backward_cpu(
-    grad_out: torch.Tensor,
-    grad_lse: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    descriptor: Sequence[torch.Tensor],
-    scale: float,
-) -> _Gradients:
+def _backward_cpu(*arguments: Any) -> Gradients:
     with torch.autocast("cpu", enabled=False):
-        return attention_backward_cpu(grad_out, grad_lse, q, k, v, out, lse, Descriptor.of_tensors(descriptor), scale)
+        return attention_backward_cpu(GradientInputs.of_operator(*arguments))
 
 
-def _backward_cuda(
-    grad_out: torch.Tensor,
-    grad_lse: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    descriptor: Sequence[torch.Tensor],
-    scale: float,
-) -> _Gradients:
-    return attention_backward_gpu(grad_out, grad_lse, q, k, v, out, lse, Descriptor.of_tensors(descriptor), scale)
+def _backward_cuda(*arguments: Any) -> Gradients:
+    return attention_backward_gpu(GradientInputs.of_operator(*arguments))
 
 
 def _backward_fake(
@@ -65,15 +43,12 @@ def _backward_fake(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    descriptor: Sequence[torch.Tensor],
-    scale: float,
-) -> _Gradients:
-    return gradient_like(q), gradient_like(k), gradient_like(v)
+    *others: Any,
+) -> Gradients:
+    return Gradients(gradient_like(q), gradient_like(k), gradient_like(v), [])
 
 
-def _no_second_gradient(ctx: Any, *grads: torch.Tensor | None) -> None:
+def _no_second_gradient(ctx: Any, *grads: Any) -> None:
     raise GradientError("attention has a first gradient and no second one; do not ask for create_graph")
 
 
@@ -101,5 +76,7 @@ def backward(ctx: Any, grad_out: torch.Tensor | None, grad_lse: torch.Tensor | N
         raise GradientError("the descriptor was built without its transpose, which the gradient follows")
     if grad_out is None:
         grad_out = torch.zeros_like(out)
-    gradients = torch.ops.compilemask.attention_backward(grad_out, grad_lse, q, k, v, out, lse, descriptor, ctx.scale)
+    *gradients, _ = torch.ops.compilemask.attention_backward(
+        grad_out, grad_lse, q, k, v, out, lse, descriptor, ctx.scale, "", [], [], []
+    )
     return *gradients, *ctx.others

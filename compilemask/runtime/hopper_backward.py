@@ -17,11 +17,12 @@ from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackward
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, kernel_head_dim
 from compilemask.runtime import disk_cache
 from compilemask.runtime.attention_backward_cuda import attention_backward_cuda, launch_side, numbers_of_rows
-from compilemask.runtime.attention_cuda import ELEMENTS, WORD, readable, strides
+from compilemask.runtime.attention_cuda import ELEMENTS, WORD, strides
 from compilemask.runtime.binary import Binary
 from compilemask.runtime.compile_kernel import Options, kernel_for
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.driver import Argument, Kernel
+from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
 from compilemask.runtime.gradient_memory import gradient_like
 from compilemask.runtime.hopper import has_hopper_kernel
 from compilemask.runtime.hopper_compile import HOPPER, compile_gpu_text, gpu_text
@@ -31,61 +32,36 @@ from compilemask.runtime.tensor_map import TensorMaps, is_aligned, is_readable
 STATUS = 14
 """The header's word that says whether the descriptor had room."""
 
-_Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
-
-def attention_backward_gpu(
-    grad_out: torch.Tensor,
-    grad_lse: torch.Tensor | None,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    descriptor: Descriptor,
-    scale: float,
-) -> _Gradients:
-    """Gradients of query, key and value in their type. Does not wait. Takes checked arguments.
+def attention_backward_gpu(inputs: GradientInputs) -> Gradients:
+    """Gradients of query, key and value in their type. Does not wait.
 
     The Hopper kernel sums the gradient of queries in any order, unless PyTorch's deterministic algorithms are on: then
     runs are equal bit by bit.
     """
-    inputs = (grad_out, grad_lse, query, key, value, out, lse, descriptor, scale)
-    if has_hopper_kernel(query, key, value):
+    query = inputs.query
+    if has_hopper_kernel(query, inputs.key, inputs.value):
         config = _chosen(query.shape[3], query.dtype, not torch.are_deterministic_algorithms_enabled())
         if config is not None:
-            return attention_backward_hopper(*inputs, config)
-    return attention_backward_cuda(*inputs)
+            return attention_backward_hopper(inputs, config)
+    return attention_backward_cuda(inputs)
 
 
-def attention_backward_hopper(
-    grad_out: torch.Tensor,
-    grad_lse: torch.Tensor | None,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    descriptor: Descriptor,
-    scale: float,
-    config: HopperBackwardConfig,
-) -> _Gradients:
+def attention_backward_hopper(inputs: GradientInputs, config: HopperBackwardConfig) -> Gradients:
     """The same by a variant of the Hopper kernel, for inputs of which `has_hopper_kernel` holds."""
-    transposed = descriptor.transposed
-    assert transposed is not None
-    grad_query, grad_key, grad_value = (_gradient_like(x) for x in (query, key, value))
+    query, grad_out = inputs.query, inputs.grad_out
+    gradients = Gradients(*(_gradient_like(x) for x in (query, inputs.key, inputs.value)), tables=[])
     if not _is_readable(grad_out):
         grad_out = grad_out.clone(memory_format=torch.contiguous_format)
-    inputs = (query, key, value, grad_out)
-    stored = ceil_div(query.shape[2], TILE) * TILE
-    numbers = numbers_of_rows(readable(out), grad_out, lse, grad_lse, stored)
+    tensors = (query, inputs.key, inputs.value, grad_out)
+    numbers = numbers_of_rows(inputs, grad_out, ceil_div(query.shape[2], TILE) * TILE)
     sums = query.new_zeros(query.shape, dtype=torch.float32) if config.sums_queries else None
-    _launch_keys(config, inputs, numbers, sums, (grad_key, grad_value), transposed, scale)
+    _launch_keys(config, tensors, numbers, sums, gradients[1:3], inputs.transposed, inputs.scale)
     if sums is None:
-        launch_side("queries", [*inputs, grad_query], numbers, descriptor, scale)
+        launch_side("queries", [*tensors, gradients.query], numbers, inputs.descriptor, inputs.scale)
     else:
-        _launch_total(sums, grad_query, transposed, scale)
-    return grad_query, grad_key, grad_value
+        _launch_total(sums, gradients.query, inputs.transposed, inputs.scale)
+    return gradients
 
 
 def _is_readable(x: torch.Tensor) -> bool:

@@ -16,6 +16,7 @@ import compilemask as cm
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig
 from compilemask.runtime.attention_backward_cuda import attention_backward_cuda
 from compilemask.runtime.attention_cuda import ELEMENTS
+from compilemask.runtime.gradient_inputs import GradientInputs
 from compilemask.runtime.hopper import has_hopper_kernel
 from compilemask.runtime.hopper_backward import attention_backward_hopper
 
@@ -52,10 +53,10 @@ def check(
     descriptor = cm.compile(MASKS[name](queries, keys)).descriptor(queries, keys, q.device, gradient=True)
     poison(q, k, v)
     assert has_hopper_kernel(q, k, v)
-    inputs = (grad, grad_lse, q, k, v, out, out_lse, descriptor, dim**-0.5)
+    inputs = GradientInputs(grad, grad_lse, q, k, v, out, out_lse, descriptor, dim**-0.5)
     config = HopperBackwardConfig.choose(dim, ELEMENTS[dtype], sums_queries=MODES[mode])
-    found = attention_backward_hopper(*inputs, config)
-    portable = attention_backward_cuda(*inputs)
+    found = attention_backward_hopper(inputs, config)[:3]
+    portable = attention_backward_cuda(inputs)[:3]
     for letter, gradient, other, reference in zip("qkv", found, portable, expected, strict=True):
         if reference.norm() > 1e-9:
             assert_close(gradient, reference, TOLERANCE[dtype], f"{heads}, gradient of {letter}")
@@ -88,7 +89,8 @@ def test_other_head_dims(dim: int) -> None:
     grad = torch.randn_like(q)
     descriptor = cm.compile(cm.causal()).descriptor(333, 333, q.device, gradient=True)
     config = HopperBackwardConfig.choose(64 if dim <= 64 else 128, ELEMENTS[q.dtype])
-    found = attention_backward_hopper(grad, None, q, k, v, out.half(), lse.float(), descriptor, dim**-0.5, config)
+    inputs = GradientInputs(grad, None, q, k, v, out.half(), lse.float(), descriptor, dim**-0.5)
+    found = attention_backward_hopper(inputs, config)[:3]
     for gradient, reference in zip(found, dense_gradients(q, k, v, visible, grad), strict=True):
         assert_close(gradient, reference, TOLERANCE[torch.float16])
 
@@ -116,9 +118,8 @@ def test_many_launches_agree(dim: int) -> None:
     out, lse = dense_attention(q, k, v, visible)
     descriptor = cm.compile(mask).descriptor(1500, 1500, q.device, gradient=True)
     config = HopperBackwardConfig.choose(dim, ELEMENTS[q.dtype])
-    run = partial(
-        *(attention_backward_hopper, grad, None, q, k, v, out.bfloat16(), lse.float(), descriptor, dim**-0.5, config)
-    )
+    inputs = GradientInputs(grad, None, q, k, v, out.bfloat16(), lse.float(), descriptor, dim**-0.5)
+    run = partial(attention_backward_hopper, inputs, config)
     first = run()
     for _ in range(200):
         again = run()
@@ -135,6 +136,6 @@ def test_missing_keys_of_full_tiles_reach_nobody(dim: int) -> None:
     out, lse = dense_attention(q, k, v, visible, 4.0)
     descriptor = cm.compile(cm.full()).descriptor(1000, 1000, q.device, gradient=True)
     config = HopperBackwardConfig.choose(dim, ELEMENTS[q.dtype])
-    inputs = (torch.randn_like(q), None, q, k, v, out.bfloat16(), lse.float(), descriptor, 4.0)
-    for gradient in attention_backward_hopper(*inputs, config):
+    inputs = GradientInputs(torch.randn_like(q), None, q, k, v, out.bfloat16(), lse.float(), descriptor, 4.0)
+    for gradient in attention_backward_hopper(inputs, config)[:3]:
         assert gradient.isfinite().all()
