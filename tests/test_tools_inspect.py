@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 import compilemask as cm
+from compilemask.errors import LoweringError
+from compilemask.language.text import parse_module
 from compilemask.runtime import machine_code
-from compilemask.runtime.compile_kernel import Options
+from compilemask.runtime.compile_kernel import Options, compile_kernel
 from compilemask.tools import cli
+from compilemask.tools.inspect import HOPPER, kernels_of
 
 SPILLING = """
 module {
@@ -35,24 +39,59 @@ def test_numbers_of_every_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect", "hstu", "--head-dim", "64", "--dtype", "float16"]) == 0
     title, *rows = capsys.readouterr().out.splitlines()
     assert title.split()[:3] == ["kernel", "warps", "registers"]
-    assert [row.split()[0] for row in rows] == ["count", "fill", "patterns", "attention"]
+    assert [row.split()[0] for row in rows] == ["count", "fill", "patterns", "attention", *HOPPER]
     for row in rows:
-        _, warps, registers, _, _, shared, ptx, sass = row.split()
-        assert int(warps) in (4, 8)
+        name, warps, registers, _, _, shared, ptx, sass, text = row.split()
+        assert int(warps) in ((12,) if name in HOPPER else (4, 8))
+        assert re.fullmatch("[0-9a-f]{8}", text)
         assert 16 <= int(registers) <= 255
         assert 0 <= int(shared) <= 232448
         assert int(ptx) > 0
         assert int(sass) > 0
 
 
+@pytest.mark.parametrize(
+    ("target", "head_dim", "dtype"),
+    [("cuda:90", 60, "float16"), ("cuda:90", 136, "float16"), ("cuda:90", 64, "float32"), ("cuda:80", 64, "float16")],
+)
+def test_where_there_is_no_hopper_kernel(target: str, head_dim: int, dtype: str) -> None:
+    assert list(kernels_of(cm.causal(), target, head_dim, dtype)) == ["count", "fill", "patterns", "attention"]
+    for name in HOPPER:
+        with pytest.raises(LoweringError, match=f"there is no {name} "):
+            kernels_of(cm.causal(), target, head_dim, dtype, [name])
+
+
+@pytest.mark.parametrize("name", ["count", *HOPPER])
+def test_ir_is_what_was_given_to_triton(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["inspect", "causal", "--head-dim", "64", "--kernel", name, "--ir"]) == 0
+    heading, _, text = capsys.readouterr().out.partition("\n")
+    assert heading == f"// {name}"
+    with cm.debug(dump=tmp_path):
+        assert cli.main(["inspect", "causal", "--head-dim", "64", "--kernel", name]) == 0
+    digest = capsys.readouterr().out.split()[-1]
+    (given,) = (tmp_path / "kernels").glob(f"*-cuda90-{digest}.mlir")
+    assert parse_module(text).is_structurally_equivalent(parse_module(given.read_text()))
+
+
+def test_ptx_of_a_hopper_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", "causal", "--head-dim", "64", "--kernel", "hopper-attention", "--ptx"]) == 0
+    text = capsys.readouterr().out
+    for word in (".target sm_90a", "wgmma.mma_async", "cp.async.bulk.tensor", "setmaxnreg"):
+        assert word in text
+
+
+def compiled(num_warps: int, target: str = "cuda:90") -> machine_code.MachineCode:
+    return machine_code.machine_code(compile_kernel(SPILLING, target, Options(num_warps)))
+
+
 def test_spills_are_counted() -> None:
-    code = machine_code.machine_code(SPILLING, "cuda:90", Options(num_warps=1))
+    code = compiled(num_warps=1)
     assert code.registers
     assert code.stack_bytes
     assert code.spills
     assert code.instructions
     assert code.spills < code.instructions
-    assert not machine_code.machine_code(SPILLING, "cuda:90", Options(num_warps=8)).spills
+    assert not compiled(num_warps=8).spills
 
 
 def test_ptx_and_sass(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,4 +126,4 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytes
 
 def test_only_triton_ir_for_cuda_has_machine_code() -> None:
     with pytest.raises(cm.TargetError, match="known for cuda targets"):
-        machine_code.machine_code(cm.compile(cm.causal()).program.kernels["count"], "hip:gfx942", Options())
+        compiled(num_warps=8, target="hip:gfx942")

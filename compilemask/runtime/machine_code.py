@@ -9,9 +9,12 @@ import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from compilemask.errors import MissingDependencyError, TargetError
-from compilemask.runtime.compile_kernel import Options, compile_kernel
+
+if TYPE_CHECKING:
+    from triton.compiler import CompiledKernel
 
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*?);", re.MULTILINE)
 _SPILL = re.compile(r"(?:@!?U?P\d+\s+)?(?:STL|LDL)\b")
@@ -44,16 +47,15 @@ class MachineCode:
         return sum(_SPILL.match(text) is not None for text in _INSTRUCTION.findall(self.sass))
 
 
-def machine_code(text: str, target: str, options: Options) -> MachineCode:
-    """The machine code of a module in Triton IR for a cuda target. Needs no GPU.
+def machine_code(kernel: CompiledKernel) -> MachineCode:
+    """The machine code of a kernel that Triton has compiled. Needs no GPU.
 
-    Raises:
-        TargetError: the target is unknown or no cuda target, or Triton cannot compile the module for it.
+    Raises TargetError if it was not compiled for a cuda target.
     """
-    kernel = compile_kernel(text, target, options)
+    metadata: Any = kernel.metadata
     if "cubin" not in kernel.asm:
-        raise TargetError(f"registers and machine code are known for cuda targets, not for {target}")
-    ptx, shared, warps = kernel.asm["ptx"], kernel.metadata.shared, options.num_warps
+        raise TargetError(f"registers and machine code are known for cuda targets, not for {metadata.target.backend}")
+    ptx, shared, warps = kernel.asm["ptx"], metadata.shared, metadata.num_warps
     tool = cuobjdump()
     if tool is None:
         return MachineCode(ptx, shared, warps)
