@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from time import perf_counter
 
 from xdsl.context import Context
@@ -43,7 +44,16 @@ class Observer:
         """A kernel was launched that was compiled from `text`."""
 
 
-_observers: ContextVar[tuple[Observer, ...]] = ContextVar("observers", default=())
+@dataclass
+class Observation:
+    """The observers of a thread."""
+
+    observers: tuple[Observer, ...] = ()
+    is_over: bool = False
+
+
+_UNOBSERVED = Observation()
+_observation: ContextVar[Observation] = ContextVar("observation", default=_UNOBSERVED)
 
 
 def described(item: ModulePass) -> str:
@@ -55,16 +65,32 @@ def described(item: ModulePass) -> str:
 @contextmanager
 def observing(*observers: Observer) -> Iterator[None]:
     """Within it, observers see what this thread compiles and launches."""
-    token = _observers.set((*_observers.get(), *observers))
+    observation = Observation((*_observation.get().observers, *observers))
+    try:
+        with resuming(observation):
+            yield
+    finally:
+        observation.is_over = True
+
+
+def current_observation() -> Observation:
+    """What `resuming` takes, to go on with what this thread does in another one."""
+    return _observation.get()
+
+
+@contextmanager
+def resuming(observation: Observation) -> Iterator[None]:
+    """Within it, this thread is observed as another one was, if that is not over."""
+    token = _observation.set(_UNOBSERVED if observation.is_over else observation)
     try:
         yield
     finally:
-        _observers.reset(token)
+        _observation.reset(token)
 
 
 def observers_of_launches() -> tuple[Observer, ...]:
     """The observers that are told of launches: those of `observing`, which cost nothing where there are none."""
-    return _observers.get()
+    return _observation.get().observers
 
 
 def current_observers() -> tuple[Observer, ...]:
@@ -72,8 +98,8 @@ def current_observers() -> tuple[Observer, ...]:
     if folder := os.environ.get(DUMP):
         from compilemask.passes.observers import Dump
 
-        return (*_observers.get(), Dump(folder))
-    return _observers.get()
+        return (*observers_of_launches(), Dump(folder))
+    return observers_of_launches()
 
 
 def run_passes(module: ModuleOp, passes: Sequence[ModulePass], context: Context, verify: bool = True) -> None:
@@ -100,10 +126,13 @@ def run_passes(module: ModuleOp, passes: Sequence[ModulePass], context: Context,
 
 __all__ = [
     "DUMP",
+    "Observation",
     "Observer",
+    "current_observation",
     "current_observers",
     "described",
     "observers_of_launches",
     "observing",
+    "resuming",
     "run_passes",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,12 @@ from compilemask.dialects.mask import FuncOp
 from compilemask.dialects.registry import make_context
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig
-from compilemask.passes.instrument import current_observers, observing, run_passes
+from compilemask.passes.instrument import current_observers, observers_of_launches, observing, run_passes
 from compilemask.passes.observers import ReadBack, digest
+from compilemask.runtime import gradient
+from compilemask.runtime.attention_backward_cpu import attention_backward_cpu
 from compilemask.runtime.compile_kernel import compile_for, compile_in_child
+from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
 from compilemask.runtime.hopper import hopper_binary, hopper_text
 from compilemask.runtime.hopper_backward import backward_binary, backward_text
 
@@ -86,6 +90,27 @@ def test_other_threads_are_not_observed() -> None:
         thread.join()
         assert len(current_observers()) == 1
     assert seen == [0]
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_gradients_are_observed_in_threads_of_autograd(is_over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def note(inputs: GradientInputs) -> Gradients:
+        seen.append(len(observers_of_launches()))
+        return attention_backward_cpu(inputs)
+
+    monkeypatch.setattr(gradient, "attention_backward_cpu", note)
+    q = torch.randn(1, 1, 5, 4, requires_grad=True)
+    with ThreadPoolExecutor(1) as pool:
+        with cm.debug(launches=True):
+            out = cm.attention(q, q, q, cm.causal())
+            if not is_over:
+                pool.submit(out.sum().backward).result()
+        if is_over:
+            pool.submit(out.sum().backward).result()
+    assert seen == [0 if is_over else 1]
+    assert q.grad is not None
 
 
 class RenamePass(ModulePass):

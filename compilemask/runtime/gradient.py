@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from compilemask.errors import GradientError
+from compilemask.passes.instrument import current_observation, resuming
 from compilemask.runtime.attention_backward_cpu import attention_backward_cpu
 from compilemask.runtime.batching import backward_vmap
 from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
@@ -65,6 +66,7 @@ def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor,
     ctx.save_for_backward(q, k, v, *output, *descriptor)
     ctx.scale, ctx.others = scale, [[None] * len(x) if isinstance(x, list) else None for x in inputs[3:]]
     ctx.set_materialize_grads(False)
+    ctx.observation = current_observation()
 
 
 def backward(ctx: Any, grad_out: torch.Tensor | None, grad_lse: torch.Tensor | None) -> tuple[Any, ...]:
@@ -76,7 +78,9 @@ def backward(ctx: Any, grad_out: torch.Tensor | None, grad_lse: torch.Tensor | N
         raise GradientError("the descriptor was built without its transpose, which the gradient follows")
     if grad_out is None:
         grad_out = torch.zeros_like(out)
-    *gradients, _ = torch.ops.compilemask.attention_backward(
-        grad_out, grad_lse, q, k, v, out, lse, descriptor, ctx.scale, "", [], [], []
-    )
+    # Autograd has threads of its own for the gradients of each GPU.
+    with resuming(ctx.observation):
+        *gradients, _ = torch.ops.compilemask.attention_backward(
+            grad_out, grad_lse, q, k, v, out, lse, descriptor, ctx.scale, "", [], [], []
+        )
     return *gradients, *ctx.others
