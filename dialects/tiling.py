@@ -73,6 +73,7 @@ from compilemask.dialects.tiling_score import (
     is_table_type,
     verify_score_block,
 )
+from compilemask.dialects.tiling_score_gradient import AccumulateOp, ScoreGradientOp
 
 # ---- attributes ----
 
@@ -504,7 +505,10 @@ def _tensor(value: SSAValue) -> TensorType[Attribute]:
 
 TILING = Dialect(
     "tiling",
-    [FuncOp, ReturnOp, RowsOp, EnvelopeOp, ClassifyOp, AttentionOp, ScoreOp, ReadOp, YieldOp],
+    [
+        *(FuncOp, ReturnOp, RowsOp, EnvelopeOp, ClassifyOp),
+        *(AttentionOp, ScoreOp, ScoreGradientOp, ReadOp, AccumulateOp, YieldOp),
+    ],
     [
         ShapeAttr,
         ReserveAttr,

@@ -69,8 +69,11 @@ def is_captured_type(ty: Attribute) -> bool:
     return ty == f32 or is_table_type(ty)
 
 
-def verify_score_block(name: str, block: Block) -> None:
-    """Raise unless a block maps (score, b, h, q, kv, captured...) to a score by what a score region may hold."""
+def verify_score_block(name: str, block: Block, *others: type[Operation]) -> None:
+    """Raise unless a block maps (score, b, h, q, kv, captured...) to a score by what a score region may hold.
+
+    `others` are operations that it may hold besides.
+    """
     types = [argument.type for argument in block.args]
     if tuple(types[: len(SCORE_TYPES)]) != SCORE_TYPES or not isinstance(block.last_op, YieldOp):
         raise VerifyException(
@@ -84,13 +87,13 @@ def verify_score_block(name: str, block: Block) -> None:
                 "f16, bf16 or i32"
             )
     for op in block.ops:
-        verify_scoring(name, op, block)
+        verify_scoring(name, op, block, *others)
 
 
-def verify_scoring(name: str, op: Operation, block: Block) -> None:
+def verify_scoring(name: str, op: Operation, block: Block, *others: type[Operation]) -> None:
     """Raise unless an operation may stand in a score region, and uses values of it only."""
     is_known = op.name.split(".")[0] in ELEMENTWISE and not op.regions
-    if not is_known and not isinstance(op, ReadOp | YieldOp):
+    if not is_known and not isinstance(op, (ReadOp, YieldOp, *others)):
         raise VerifyException(
             f"{name}: {op.name} in a score region; arith and math operations on numbers, and tiling.read, are known"
         )
@@ -132,7 +135,7 @@ class YieldOp(IRDLOperation):
     score = operand_def(f32)
     assembly_format = "$score attr-dict"
     traits = traits_def(IsTerminator())
-    PARENTS: ClassVar = ("tiling.attention", "tiling.score")
+    PARENTS: ClassVar = ("tiling.attention", "tiling.score", "tiling.score_gradient")
 
     def __init__(self, score: SSAValue) -> None:
         super().__init__(operands=[score])
@@ -140,7 +143,7 @@ class YieldOp(IRDLOperation):
     def verify_(self) -> None:
         parent = self.parent_op()
         if parent is None or parent.name not in self.PARENTS:
-            raise VerifyException(f"tiling.yield ends a score region, which is one of {' and '.join(self.PARENTS)}")
+            raise VerifyException(f"tiling.yield ends a score region, which is one of {', '.join(self.PARENTS)}")
 
 
 @irdl_op_definition

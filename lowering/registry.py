@@ -33,6 +33,7 @@ BUILT_IN: dict[str, str] = {
     "legalize-partition-captures": f"{_OWN}.legalize_partition_captures:LegalizePartitionCapturesPass",
     "mask-transpose": f"{_OWN}.mask_transpose:MaskTransposePass",
     "prove": f"{_OWN}.prove:ProvePass",
+    "score-gradient": f"{_OWN}.score_gradient:ScoreGradientPass",
     "interval-to-tiling": f"{_LOWERING}.interval_to_tiling:IntervalToTilingPass",
     "mask-to-interval": f"{_LOWERING}.mask_to_interval:MaskToIntervalPass",
     "tiling-to-tt": f"{_LOWERING}.tiling_to_tt.attention:TilingToTtPass",

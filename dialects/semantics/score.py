@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import IntegerType
@@ -12,6 +13,7 @@ from xdsl.ir import Block, SSAValue
 from compilemask.dialects.semantics import arith
 from compilemask.dialects.semantics.arith import Value
 from compilemask.dialects.tiling_score import ReadOp, YieldOp
+from compilemask.dialects.tiling_score_gradient import GRADIENT_TYPES, AccumulateOp
 from compilemask.errors import LoweringError
 
 
@@ -30,20 +32,60 @@ def scored(block: Block, scores: Value, pairs: Pairs, captured: Sequence[float |
 
     Captured are numbers, and tables [B or 1, H or 1, n], of which each pair sees that of its batch and head.
     """
-    real = scores.dtype.type
+    values = _evaluated(block, [scores], pairs, captured)
+    return np.broadcast_to(values[_result(block)], scores.shape)
+
+
+def pulled_back(
+    block: Block,
+    scores: Value,
+    slopes: Value,
+    pairs: Pairs,
+    captured: Sequence[float | Value],
+    sums: Sequence[Value | None],
+    visible: Value | None = None,
+) -> Value:
+    """Gradients of `scores` from those of the scores that were used, by the body of a `tiling.score_gradient`.
+
+    Adds to `sums`, of the shapes of captured tables, the gradients of tables for which it has one. Pairs that are not
+    `visible` add nothing.
+    """
+    values = _evaluated(block, [scores, slopes], pairs, captured)
+    for op in block.ops:
+        if isinstance(op, AccumulateOp):
+            total = sums[block.args.index(op.table) - len(GRADIENT_TYPES)]
+            if total is not None:
+                value = np.broadcast_to(values[op.value], scores.shape)
+                value = value if visible is None else np.where(visible, value, 0)
+                places = _entries(total.shape, np.broadcast_to(values[op.index], scores.shape), pairs)
+                np.add.at(total, places, value)
+    return np.broadcast_to(values[_result(block)], scores.shape)
+
+
+def _evaluated(
+    block: Block, scores: Sequence[Value], pairs: Pairs, captured: Sequence[float | Value]
+) -> dict[SSAValue, Value]:
+    """All values of a region whose floats are a score, and behind the pair a slope if there are two."""
+    real = scores[0].dtype.type
     places = [np.asarray(x, dtype=np.int64) for x in (pairs.batch, pairs.head, pairs.query, pairs.key)]
     values: dict[SSAValue, Value] = {}
-    for argument, value in zip(block.args, [scores, *places, *captured], strict=True):
+    for argument, value in zip(block.args, [scores[0], *places, *scores[1:], *captured], strict=True):
         values[argument] = _converted(value, real)
     for op in block.ops:
-        if isinstance(op, YieldOp):
-            return np.broadcast_to(values[op.score], scores.shape)
         if isinstance(op, ReadOp):
-            entry = _read(values[op.table], values[op.index], places[0], places[1])
+            table = values[op.table]
+            entry = table[_entries(table.shape, values[op.index], pairs)]
             values[op.result] = entry.astype(np.int64) if isinstance(op.result.type, IntegerType) else entry
-        else:
+        elif not isinstance(op, AccumulateOp | YieldOp):
             values[op.results[0]] = arith.execute(op, [values[operand] for operand in op.operands], real)
-    raise LoweringError("a score region ends in tiling.yield")
+    return values
+
+
+def _result(block: Block) -> SSAValue:
+    last = block.last_op
+    if not isinstance(last, YieldOp):
+        raise LoweringError("a score region ends in tiling.yield")
+    return last.score
 
 
 def _converted(value: float | Value, real: type[np.floating]) -> Value:
@@ -52,11 +94,10 @@ def _converted(value: float | Value, real: type[np.floating]) -> Value:
     return array.astype(real, copy=False) if array.dtype.kind == "f" else array
 
 
-def _read(table: Value, index: Value, batch: Value, head: Value) -> Value:
-    """Entries of the tables of batches and heads; an index outside reads the nearest one."""
-    batches, heads, size = table.shape
-    where = np.clip(index, 0, size - 1)
-    return table[batch if batches > 1 else 0, head if heads > 1 else 0, where]
+def _entries(shape: tuple[int, ...], index: Value, pairs: Pairs) -> tuple[Any, ...]:
+    """Where in tables of this shape entries of batches and heads lie; an index outside means the nearest one."""
+    batches, heads, size = shape
+    return pairs.batch if batches > 1 else 0, pairs.head if heads > 1 else 0, np.clip(index, 0, size - 1)
 
 
-__all__ = ["Pairs", "scored"]
+__all__ = ["Pairs", "pulled_back", "scored"]

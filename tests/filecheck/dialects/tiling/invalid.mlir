@@ -165,7 +165,7 @@ func.func @bad(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x
 func.func @bad(%x: f32) {
   "tiling.yield"(%x) : (f32) -> ()
 }
-// CHECK: tiling.yield ends a score region, which is one of tiling.attention and tiling.score
+// CHECK: tiling.yield ends a score region, which is one of tiling.attention, tiling.score, tiling.score_gradient
 
 // -----
 // CHECK: {{^// -+$}}
@@ -277,3 +277,41 @@ tiling.score @bad(%x: f32, %b: i32, %h: i32, %i: i32, %j: i32) -> f32 attributes
   tiling.yield %x
 }
 // CHECK: tiling.score @bad: sink is the type of its logits, f32, f16 or bf16, not i32
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.score_gradient: no slope
+tiling.score_gradient @bad(%x: f32, %b: i32, %h: i32, %i: i32, %j: i32) -> f32 {
+  tiling.yield %x
+}
+// CHECK: tiling.score_gradient @bad takes (score: f32, b: i32, h: i32, q: i32, kv: i32, slope: f32, ...)
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.score_gradient: its type
+tiling.score_gradient @bad(%x: f32, %b: i32, %h: i32, %i: i32, %j: i32, %s: f32) -> (f32, f32) {
+  tiling.yield %x
+}
+// CHECK: tiling.score_gradient @bad must return one f32
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.accumulate: integers have no gradient
+tiling.score_gradient @bad(%x: f32, %b: i32, %h: i32, %i: i32, %j: i32, %s: f32, %t: memref<?xi32>) -> f32 {
+  tiling.accumulate %s into %t[%i] : memref<?xi32>
+  tiling.yield %s
+}
+// CHECK: tiling.accumulate takes memref<?xT> of f32, f16 or bf16, got memref<?xi32>
+
+// -----
+// CHECK: {{^// -+$}}
+
+// tiling.accumulate: in a score that is no gradient
+tiling.score @bad(%x: f32, %b: i32, %h: i32, %i: i32, %j: i32, %t: memref<?xf32>) -> f32 {
+  tiling.accumulate %x into %t[%i] : memref<?xf32>
+  tiling.yield %x
+}
+// CHECK: tiling.accumulate stands in tiling.score_gradient

@@ -117,3 +117,14 @@ tiling.score @sinking(%score: f32, %b: i32, %h: i32, %q: i32, %kv: i32) -> f32 a
 // CHECK-NEXT:   tiling.yield %score
 // CHECK-NEXT: }
 // GENERIC: "tiling.score"() <{sym_name = "silu", function_type = (f32, i32, i32, i32, i32, f32) -> f32}> ({
+
+tiling.score_gradient @biased(%score: f32, %b: i32, %h: i32, %q: i32, %kv: i32, %slope: f32, %biases: memref<?xbf16>) -> f32 {
+  tiling.accumulate %slope into %biases[%kv] : memref<?xbf16>
+  tiling.yield %slope
+}
+// CHECK:      tiling.score_gradient @biased(%score: f32, %b: i32, %h: i32, %q: i32, %kv: i32, %slope: f32, %biases: memref<?xbf16>) -> f32 {
+// CHECK-NEXT:   tiling.accumulate %slope into %biases[%kv] : memref<?xbf16>
+// CHECK-NEXT:   tiling.yield %slope
+// CHECK-NEXT: }
+// GENERIC: "tiling.score_gradient"() <{sym_name = "biased", function_type = (f32, i32, i32, i32, i32, f32, memref<?xbf16>) -> f32}> ({
+// GENERIC: "tiling.accumulate"(%slope, %biases, %kv) : (f32, memref<?xbf16>, i32) -> ()
