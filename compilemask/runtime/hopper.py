@@ -324,7 +324,7 @@ def forget() -> None:
 def _kernel(head_dim: int, dtype: torch.dtype, config: HopperConfig, score: str, device: int) -> Kernel:
     binary = hopper_binary(head_dim, dtype, config, score)
     with torch.cuda.device(device):
-        return Kernel(binary, partial(hopper_text, head_dim, dtype, config, score), device)
+        return Kernel(binary, cache(partial(hopper_text, head_dim, dtype, config, score)), device)
 
 
 @cache

@@ -158,7 +158,7 @@ def forget() -> None:
 def _kernel(head_dim: int, dtype: torch.dtype, config: HopperBackwardConfig, device: int) -> Kernel:
     binary = backward_binary(head_dim, dtype, config)
     with torch.cuda.device(device):
-        return Kernel(binary, partial(backward_text, head_dim, dtype, config), device)
+        return Kernel(binary, cache(partial(backward_text, head_dim, dtype, config)), device)
 
 
 @cache
