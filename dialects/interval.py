@@ -71,6 +71,55 @@ class SetType(ParametrizedAttribute, TypeAttribute):
             raise VerifyException(f"an interval.set cannot have arity {self.count}")
 
 
+@irdl_attr_definition
+class PatchesAttr(ParametrizedAttribute):
+    """Shapes of patches, where rows and keys are places of patched order: `#interval.patches<8 x 16 by 8 x 16>`.
+
+    Two or three axes each, first those of a tile of queries, then those of a tile of keys.
+    """
+
+    name = "interval.patches"
+    queries: ArrayAttr[IntAttr]
+    keys: ArrayAttr[IntAttr]
+
+    def __init__(self, queries: Sequence[int] | ArrayAttr[IntAttr], keys: Sequence[int] | ArrayAttr[IntAttr]) -> None:
+        shapes = (x if isinstance(x, ArrayAttr) else ArrayAttr([IntAttr(size) for size in x]) for x in (queries, keys))
+        super().__init__(*shapes)
+
+    @property
+    def query_shape(self) -> tuple[int, ...]:
+        """Positions of a tile of queries along each axis."""
+        return tuple(size.data for size in self.queries)
+
+    @property
+    def key_shape(self) -> tuple[int, ...]:
+        """Positions of a tile of keys along each axis."""
+        return tuple(size.data for size in self.keys)
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        def shape() -> ArrayAttr[IntAttr]:
+            sizes = [parser.parse_integer(allow_boolean=False, allow_negative=False)]
+            while parser.parse_optional_keyword("x") is not None:
+                sizes.append(parser.parse_integer(allow_boolean=False, allow_negative=False))
+            return ArrayAttr([IntAttr(size) for size in sizes])
+
+        with parser.in_angle_brackets():
+            queries = shape()
+            parser.parse_keyword("by")
+            return (queries, shape())
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            shapes = (" x ".join(map(str, shape)) for shape in (self.query_shape, self.key_shape))
+            printer.print_string(" by ".join(shapes))
+
+    def verify(self) -> None:
+        queries, keys = self.query_shape, self.key_shape
+        if len(queries) not in (2, 3) or len(keys) != len(queries) or min(*queries, *keys) < 1:
+            raise VerifyException(f"patches of {queries} by {keys}: expected two or three axes, of at least 1 each")
+
+
 def arity_sum(parts: Sequence[int], extra: int = 0) -> int:
     """Arity of sets put together; `UNBOUNDED` absorbs."""
     return UNBOUNDED if UNBOUNDED in parts else sum(parts) + extra
@@ -435,5 +484,5 @@ INTERVAL = Dialect(
         BetweenOp,
         YieldOp,
     ],
-    [SetType],
+    [SetType, PatchesAttr],
 )

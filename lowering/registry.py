@@ -26,6 +26,7 @@ BUILT_IN: dict[str, str] = {
     "canonicalize": "xdsl.transforms.canonicalize:CanonicalizePass",
     "cse": "xdsl.transforms.common_subexpression_elimination:CommonSubexpressionElimination",
     "dce": "xdsl.transforms.dead_code_elimination:DeadCodeElimination",
+    "interval-patch": f"{_OWN}.interval_patch:IntervalPatchPass",
     "interval-normalize": f"{_OWN}.interval_normalize:IntervalNormalizePass",
     "legalize-copy-segments": f"{_OWN}.legalize_copy_segments:LegalizeCopySegmentsPass",
     "legalize-descriptor-arguments": f"{_OWN}.legalize_descriptor_arguments:LegalizeDescriptorArgumentsPass",

@@ -226,3 +226,13 @@ interval.func @bad(%q: i32, %queries: i32, %keys: i32) -> !interval.set<1> attri
   interval.return %s : !interval.set<1>
 }
 // CHECK: interval.func in @bad: ascending names argument 7, which is no table
+
+// -----
+// CHECK: {{^// -+$}}
+
+// interval.patches: shapes of different ranks
+interval.func @bad(%q: i32, %queries: i32, %keys: i32) -> !interval.set<1> attributes {patches = #interval.patches<8 x 16 by 128>} {
+  %s = interval.range %q to %keys
+  interval.return %s : !interval.set<1>
+}
+// CHECK: patches of (8, 16) by (128,): expected two or three axes, of at least 1 each

@@ -96,6 +96,13 @@ interval.func @predicate(%q: i32, %queries: i32, %keys: i32) -> !interval.set<?>
 // CHECK-NEXT:    interval.return %visible : !interval.set<?>
 // CHECK-NEXT:  }
 
+// Attributes of functions: rows and keys may be places of patched order.
+interval.func @patched(%q: i32, %queries: i32, %keys: i32) -> !interval.set<1> attributes {patches = #interval.patches<2 x 8 x 8 by 1 x 8 x 16>} {
+  %all = interval.range %q to %keys
+  interval.return %all : !interval.set<1>
+}
+// CHECK-LABEL: interval.func @patched(%q: i32, %queries: i32, %keys: i32) -> !interval.set<1> attributes {patches = #interval.patches<2 x 8 x 8 by 1 x 8 x 16>} {
+
 // GENERIC: "interval.func"() <{sym_name = "ranges", function_type = (i32, i32, i32, memref<?xi32>) -> !interval.set<2>}> ({
 // GENERIC: %begin, %end = "interval.segment_of"(%offsets, %q) : (memref<?xi32>, i32) -> (i32, i32)
 // GENERIC: %first = "interval.read"(%offsets, %zero) : (memref<?xi32>, i32) -> i32

@@ -1,0 +1,107 @@
+"""`interval-patch`: the mask in patched order shows what the mask shows, position by position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.transforms.canonicalize import CanonicalizePass
+from xdsl.transforms.common_subexpression_elimination import CommonSubexpressionElimination
+
+import compilemask as cm
+from compilemask.dialects.semantics import interval as semantics
+from compilemask.errors import LoweringError
+from compilemask.lowering import pipeline
+from compilemask.lowering.patch_grid import Patches
+from compilemask.passes.interval_patch import IntervalPatchPass, patches_of
+
+CLEAN_UP = (CanonicalizePass(), CommonSubexpressionElimination())
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mask over a sequence with an image."""
+
+    mask: cm.Mask
+    origin: int
+    sizes: tuple[int, ...]
+    behind: int
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+
+    @property
+    def patches(self) -> Patches:
+        end = self.origin + int(np.prod(self.sizes))
+        return Patches(self.origin, self.sizes, end + self.behind, self.queries, self.keys)
+
+
+IMAGE, VIDEO = (19, 37), (5, 9, 17)
+CASES = {
+    "clear": Case(cm.clear(*IMAGE, 6, text=5), 5, IMAGE, 30, (8, 16), (8, 16)),
+    "clear, high tiles": Case(cm.clear(*IMAGE, 6, text=5), 5, IMAGE, 30, (12, 16), (8, 16)),
+    "clear, no text": Case(cm.clear(*IMAGE, 6), 0, IMAGE, 0, (4, 32), (4, 32)),
+    "text last": Case(cm.disk2d(*IMAGE, 6) | cm.rows(703, 733) | cm.cols(703, 733), 0, IMAGE, 30, (8, 16), (8, 16)),
+    "box": Case(cm.box2d(*IMAGE, 3, 5, origin=128), 128, IMAGE, 1, (16, 8), (16, 8)),
+    "natten2d": Case(cm.natten2d(*IMAGE, 7), 0, IMAGE, 0, (8, 16), (8, 16)),
+    "natten2d, dilated": Case(cm.natten2d(*IMAGE, 7, 2, origin=3), 3, IMAGE, 9, (8, 16), (4, 32)),
+    "natten3d": Case(cm.natten3d(*VIDEO, (3, 5, 5), origin=1), 1, VIDEO, 130, (2, 8, 8), (2, 8, 8)),
+    "natten3d, other shapes": Case(cm.natten3d(*VIDEO, (3, 5, 5)), 0, VIDEO, 0, (4, 4, 8), (1, 8, 16)),
+    "windows": Case(cm.sam_window(*IMAGE, 7), 0, IMAGE, 2, (8, 16), (8, 16)),
+    "causal": Case(cm.causal(), 3, IMAGE, 5, (8, 16), (8, 16)),
+    "documents": Case(cm.document([0, 100, 100, 400, 708]), 3, IMAGE, 5, (8, 16), (8, 16)),
+    "all but a box": Case(~cm.box2d(*IMAGE, 2, origin=3), 3, IMAGE, 5, (8, 16), (8, 16)),
+    "per batch": Case(cm.window([[10], [60]], 3), 3, IMAGE, 5, (8, 16), (8, 16)),
+}
+
+
+def patched(module: ModuleOp, case: Case) -> ModuleOp:
+    return pipeline.apply(module, [IntervalPatchPass(keys=case.keys, queries=case.queries), *CLEAN_UP])
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_equals_the_mask(name: str, transposed: bool) -> None:
+    case = CASES[name]
+    patches, compiled = case.patches, cm.compile(case.mask)
+    dense = case.mask.dense(patches.length, patches.length).numpy()
+    if transposed:
+        patches, compiled, dense = patches.transposed, compiled.transposed, dense.swapaxes(-1, -2)
+        case = Case(case.mask, case.origin, case.sizes, case.behind, case.keys, case.queries)
+    func = pipeline.interval_of(patched(compiled.program.interval_module, case))
+    rows, columns = patches.queries.positions, patches.keys.positions
+    for b in range(dense.shape[0]):
+        arguments = [p.of_mask(b, 0) for p in compiled.parameters] + [case.origin, *case.sizes, patches.length]
+        expected = dense[b, 0][np.maximum(rows, 0)][:, np.maximum(columns, 0)] & (columns >= 0)
+        found = semantics.visible(func, arguments, len(rows), len(columns))
+        np.testing.assert_array_equal(found[rows >= 0], expected[rows >= 0])
+        assert not found[:, columns < 0].any(), "a missing key is seen"
+        semantics.check_normal_form(func, arguments, len(rows), len(columns))
+
+
+def test_missing_rows_see_what_neighbours_see() -> None:
+    """So that they make no tile partial."""
+    case = CASES["clear"]
+    func = pipeline.interval_of(patched(cm.compile(case.mask).program.interval_module, case))
+    grid = case.patches.queries
+    found = semantics.visible(func, [*IMAGE, 5, 5, *IMAGE, grid.length], grid.total, grid.total)
+    assert (found[5 : grid.tile] == found[4]).all()
+
+
+def test_the_shapes_are_kept() -> None:
+    case = CASES["clear, high tiles"]
+    module = patched(cm.compile(case.mask).program.interval_module, case)
+    patches = patches_of(pipeline.interval_of(module))
+    assert patches is not None
+    assert (patches.query_shape, patches.key_shape) == ((12, 16), (8, 16))
+    with pytest.raises(LoweringError, match="already"):
+        patched(module, case)
+
+
+def test_only_in_normal_form() -> None:
+    module = pipeline.apply(
+        cm.compile(cm.causal() & cm.window(3)).program.mask_module, pipeline.passes_to("interval")[:1]
+    )
+    with pytest.raises(LoweringError, match="normal form"):
+        patched(module, CASES["causal"])
