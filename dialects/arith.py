@@ -44,6 +44,8 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 from xdsl.utils.type import get_element_type_or_self, have_compatible_shape
 
+from compilemask.dialects.narrowing import is_integer_type
+
 CMPI_PREDICATES = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
 CMPF_PREDICATES = (
     "false",
@@ -355,7 +357,7 @@ class _IntegerWidening(_Widening, HasFolderInterface):
 
     def fold(self) -> Sequence[SSAValue | Attribute] | None:
         constant, target = _scalar_constant(self.operands[0]), self.results[0].type
-        if constant is None or not isinstance(constant.type, IntegerType) or not isinstance(target, IntegerType):
+        if constant is None or not is_integer_type(constant.type) or not is_integer_type(target):
             return None
         width = constant.type.width.data
         value = constant.value.data % (1 << width)

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from xdsl.dialects.builtin import (
-    ArrayAttr,
     FunctionType,
-    IntegerAttr,
     MemRefType,
     StringAttr,
     SymbolNameConstraint,
@@ -26,6 +24,8 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import IsolatedFromAbove, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
+
+from compilemask.dialects.narrowing import is_array, is_integer, is_memref
 
 _RESERVED = ("sym_name", "function_type")
 
@@ -108,7 +108,7 @@ def is_parameter_type(ty: Attribute) -> bool:
     """
     if ty == i32:
         return True
-    return isinstance(ty, MemRefType) and ty.element_type == i32 and len(ty.get_shape()) == 1
+    return is_memref(ty) and ty.element_type == i32 and len(ty.get_shape()) == 1
 
 
 def verify_table(name: str, table: SSAValue) -> None:
@@ -122,8 +122,8 @@ def ascending_tables(op: Operation) -> list[int]:
     the function that it stands in, or is.
     """
     listed = op.attributes.get("ascending")
-    items = listed.data if isinstance(listed, ArrayAttr) else ()
-    return [item.value.data for item in items if isinstance(item, IntegerAttr)]
+    items = listed.data if is_array(listed) else ()
+    return [item.value.data for item in items if is_integer(item)]
 
 
 def verify_ascending(func: FunctionLike) -> None:

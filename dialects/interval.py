@@ -375,12 +375,16 @@ class Binary(IRDLOperation):
         _verify_arity(self, self.result, type(self).ARITY(set_of(self.lhs).count, set_of(self.rhs).count))
 
 
+def _either(lhs: int, rhs: int) -> int:
+    return arity_sum([lhs, rhs])
+
+
 @irdl_op_definition
 class UnionOp(Binary):
     """Keys in either set; the operands may overlap."""
 
     name = "interval.union"
-    ARITY: ClassVar[Callable[[int, int], int]] = staticmethod(lambda lhs, rhs: arity_sum([lhs, rhs]))
+    ARITY: ClassVar[Callable[[int, int], int]] = staticmethod(_either)
 
 
 @irdl_op_definition

@@ -63,6 +63,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from compilemask.dialects.function import FunctionLike
+from compilemask.dialects.narrowing import is_memref, is_tensor
 from compilemask.dialects.tiling_score import (
     SCORE_TYPES,
     ReadOp,
@@ -482,7 +483,7 @@ class AttentionOp(IRDLOperation):
         if self.sink is None:
             return
         sink = self.sink.type
-        if not is_table_type(sink) or (isinstance(sink, MemRefType) and sink.element_type == i32):
+        if not is_table_type(sink) or (is_memref(sink) and sink.element_type == i32):
             raise VerifyException(f"tiling.attention: a sink is a memref<?xT> of f32, f16 or bf16, got {sink}")
 
     def _verify_score(self) -> None:
@@ -499,7 +500,7 @@ class AttentionOp(IRDLOperation):
 
 
 def _tensor(value: SSAValue) -> TensorType[Attribute]:
-    assert isinstance(value.type, TensorType)
+    assert is_tensor(value.type)
     return value.type
 
 

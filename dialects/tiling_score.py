@@ -32,6 +32,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from compilemask.dialects.function import FunctionLike
+from compilemask.dialects.narrowing import is_memref
 
 SCORE_ARGUMENTS = ("score", "b", "h", "q", "kv")
 """The first arguments of a score region: a score, its batch, query head, query and key."""
@@ -59,7 +60,7 @@ class WeightsAttr(EnumAttribute[Weights], SpacedOpaqueSyntaxAttribute):
 
 def is_table_type(ty: Attribute) -> bool:
     """Whether this is a table that a score region may read: `memref<?xT>`, T being f32, f16, bf16 or i32."""
-    if not isinstance(ty, MemRefType) or ty.get_shape() != (DYNAMIC_INDEX,):
+    if not is_memref(ty) or ty.get_shape() != (DYNAMIC_INDEX,):
         return False
     return isinstance(ty.element_type, Float32Type | Float16Type | BFloat16Type) or ty.element_type == i32
 
@@ -115,14 +116,14 @@ class ReadOp(IRDLOperation):
     traits = traits_def(Pure())
 
     def __init__(self, table: SSAValue, index: SSAValue) -> None:
-        assert isinstance(table.type, MemRefType)
+        assert is_memref(table.type)
         super().__init__(operands=[table, index], result_types=[table.type.element_type])
 
     def verify_(self) -> None:
         table = self.table.type
         if not is_table_type(table):
             raise VerifyException(f"tiling.read takes memref<?xT> of f32, f16, bf16 or i32, got {table}")
-        assert isinstance(table, MemRefType)
+        assert is_memref(table)
         if self.result.type != table.element_type:
             raise VerifyException(f"tiling.read of {table} gives {table.element_type}, not {self.result.type}")
 

@@ -63,9 +63,15 @@ def visible(
     return np.array(np.broadcast_to(frame.dense(_returned(func)), (len(wanted), keys)), dtype=np.bool_)
 
 
-def evaluate(func: interval.FuncOp, arguments: Sequence[Argument], queries: int, keys: int) -> RowSets:
-    """The bounds of a function in normal form, for all rows. Bounds are not clipped to [0, keys)."""
-    frame = _Frame(func, arguments, queries, keys, np.arange(queries, dtype=np.int64))
+def evaluate(
+    func: interval.FuncOp,
+    arguments: Sequence[Argument],
+    queries: int,
+    keys: int,
+    rows: NDArray[np.int64] | None = None,
+) -> RowSets:
+    """The bounds of a function in normal form, for all rows or those given. Bounds are not clipped to [0, keys)."""
+    frame = _Frame(func, arguments, queries, keys, np.arange(queries, dtype=np.int64) if rows is None else rows)
     frame.run(func.body.block)
     return frame.normal_form(_returned(func))
 
@@ -91,7 +97,7 @@ def dense_of(sets: RowSets, keys: int) -> NDArray[np.bool_]:
     """The keys in [0, keys) that a normal form shows: bool [Sq, keys]."""
     if sets.between is not None:
         inner, outer = dense_of(sets.between.inner, keys), dense_of(sets.between.outer, keys)
-        q, kv = np.arange(inner.shape[0])[:, None], np.arange(keys)[None, :]
+        q, kv = np.arange(len(inner))[:, None], np.arange(keys)[None, :]
         return inner | (outer & sets.between.predicate(q, kv))
     return _counts(sets, keys) > 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,7 +150,7 @@ def _within_part(positions: Value, size: Value) -> Value:
     return np.clip(positions, 0, np.maximum(size - 1, 0))
 
 
-_RULES: dict[type[Operation], Callable[..., Value]] = {
+_RULES: dict[type[Operation], Callable[[_Plane, Any], Value]] = {
     mask.QueriesOp: lambda plane, op: np.asarray(plane.queries),
     mask.KeysOp: lambda plane, op: np.asarray(plane.keys),
     mask.ReadOp: _read,

@@ -90,7 +90,7 @@ class _Machine:
     arguments: Sequence[Argument]
     queries: int
     keys: int
-    sets: dict[str, RowSets] = field(default_factory=dict)
+    sets: dict[str, RowSets] = field(default_factory=dict[str, RowSets])
 
     def tile(self, tile: int) -> list[Run]:
         """The runs of one query tile."""
@@ -190,7 +190,7 @@ class _Machine:
 
 def brute_force_kinds(dense: NDArray[np.bool_], width: int) -> list[int]:
     """The class of every key tile of some rows, by counting the visible pairs."""
-    keys = dense.shape[1]
+    keys: int = dense.shape[1]
     if not dense.size:
         return [EMPTY] * -(-keys // width)
     counts = np.add.reduceat(dense.sum(axis=0, dtype=np.int64), np.arange(0, keys, width))

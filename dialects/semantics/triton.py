@@ -29,6 +29,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from compilemask.dialects import arith
+from compilemask.dialects.narrowing import is_integer
 from compilemask.dialects.semantics.triton_memory import (
     Array,
     Memory,
@@ -73,7 +74,7 @@ def run_kernel(
     programs = [(x, y, z) for z in range(sizes[2]) for y in range(sizes[1]) for x in range(sizes[0])]
     if seed is not None:
         np.random.default_rng(seed).shuffle(programs)
-    machine = _Machine(memory, sizes)
+    machine = Machine(memory, sizes)
     with np.errstate(all="ignore"):
         for program in programs:
             machine.run(func.body.block, values, (int(program[0]), int(program[1]), int(program[2])))
@@ -98,16 +99,16 @@ def _bind(func: tt.FuncOp, args: Sequence[Any] | Mapping[str, Any], memory: Memo
         if isinstance(argument.type, PointerType):
             values.append(np.asarray(memory.add(name, value, argument.type.pointee_type)))
             continue
-        scalar = _scalar(name, value, argument.type)
+        scalar = scalar_argument(name, value, argument.type)
         values.append(scalar)
-        attributes = func.arg_attrs.data[index].data if func.arg_attrs is not None else {}
+        attributes: Mapping[str, Attribute] = func.arg_attrs.data[index].data if func.arg_attrs is not None else {}
         divisor = attributes.get("tt.divisibility")
-        if isinstance(divisor, IntegerAttr) and int(scalar) % divisor.value.data:
+        if is_integer(divisor) and int(scalar) % divisor.value.data:
             raise ValueError(f"argument {name} = {value} is not a multiple of {divisor.value.data}")
     return values
 
 
-def _scalar(name: str, value: Any, type_: Attribute) -> Array:
+def scalar_argument(name: str, value: Any, type_: Attribute) -> Array:
     dtype = array_dtype(type_)
     if dtype.kind == "i":
         if int(value) != value or not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
@@ -116,7 +117,7 @@ def _scalar(name: str, value: Any, type_: Attribute) -> Array:
     return _as_element(np.asarray(value, dtype=dtype), type_)
 
 
-class _Machine:
+class Machine:
     """Runs blocks: one environment of SSA values a program, one decoded list of steps a block."""
 
     def __init__(self, memory: Memory, grid: tuple[int, ...]) -> None:
@@ -152,9 +153,9 @@ class _Machine:
             for op in block.ops:
                 if isinstance(op, _TERMINATORS):
                     break
-                if type(op) not in _HANDLERS:
+                if type(op) not in HANDLERS:
                     raise LoweringError(f"{op.name} has no semantics here")
-                steps.append((_HANDLERS[type(op)], op))
+                steps.append((HANDLERS[type(op)], op))
             self._steps[block] = steps
         return self._steps[block]
 
@@ -167,7 +168,7 @@ class _Machine:
         return located
 
 
-_Handler: TypeAlias = Callable[[_Machine, Operation, list[Array]], Results]
+_Handler: TypeAlias = Callable[[Machine, Operation, list[Array]], Results]
 _TERMINATORS = (tt.ReturnOp, tt.ReduceReturnOp, tt.ScanReturnOp, scf.YieldOp, scf.ConditionOp)
 
 
@@ -181,7 +182,7 @@ def _as_element(values: Array, element: Attribute) -> Array:
 # ---------------------------------------------------------------- arith and math
 
 
-def _constant(_: _Machine, op: Operation, __: list[Array]) -> Results:
+def _constant(_: Machine, op: Operation, __: list[Array]) -> Results:
     assert isinstance(op, xdsl_arith.ConstantOp)
     element = element_of(op.result.type)
     if isinstance(op.value, IntegerAttr | FloatAttr):
@@ -273,13 +274,13 @@ _RELATIONS: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def _elementwise(function: Callable[..., Array]) -> _Handler:
-    def handler(_: _Machine, op: Operation, operands: list[Array]) -> Results:
+    def handler(_: Machine, op: Operation, operands: list[Array]) -> Results:
         return (_as_element(function(*operands), element_of(op.results[0].type)),)
 
     return handler
 
 
-def _compare_integers(_: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _compare_integers(_: Machine, op: Operation, operands: list[Array]) -> Results:
     assert isinstance(op, arith.CmpiOp)
     a, b, name = *operands, op.predicate_name
     if name in ("eq", "ne"):
@@ -287,7 +288,7 @@ def _compare_integers(_: _Machine, op: Operation, operands: list[Array]) -> Resu
     return (_RELATIONS[name[1:]](_unsigned(a), _unsigned(b)) if name[0] == "u" else _RELATIONS[name[1:]](a, b),)
 
 
-def _compare_floats(_: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _compare_floats(_: Machine, op: Operation, operands: list[Array]) -> Results:
     assert isinstance(op, arith.CmpfOp)
     a, b, name = *operands, op.predicate_name
     unordered = np.isnan(a) | np.isnan(b)
@@ -299,7 +300,7 @@ def _compare_floats(_: _Machine, op: Operation, operands: list[Array]) -> Result
     return (ordered | unordered if name[0] == "u" else ordered,)
 
 
-def _cast(_: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _cast(_: Machine, op: Operation, operands: list[Array]) -> Results:
     (value,) = operands
     source, target = element_of(op.operands[0].type), element_of(op.results[0].type)
     if isinstance(op, arith.ExtUIOp | arith.UIToFPOp):
@@ -322,7 +323,7 @@ def _float_to_integer(value: Array, target: Attribute, *, unsigned: bool) -> Arr
     return np.where(fits, converted, poison(target))
 
 
-def _bitcast(_: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _bitcast(_: Machine, op: Operation, operands: list[Array]) -> Results:
     source, target = element_of(op.operands[0].type), element_of(op.results[0].type)
     (value,) = operands
     if isinstance(source, PointerType):
@@ -333,55 +334,55 @@ def _bitcast(_: _Machine, op: Operation, operands: list[Array]) -> Results:
     return (raw.view(storage_dtype(target)),)
 
 
-def _inline_asm(_: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _inline_asm(_: Machine, op: Operation, operands: list[Array]) -> Results:
     assert isinstance(op, ElementwiseInlineAsmOp)
     return (ptx(op.asm_string.data, operands),)
 
 
-def _select(_: _Machine, __: Operation, operands: list[Array]) -> Results:
+def _select(_: Machine, __: Operation, operands: list[Array]) -> Results:
     return (np.where(operands[0], operands[1], operands[2]),)
 
 
 # ---------------------------------------------------------------- tensors
 
 
-def _program_id(machine: _Machine, op: Operation, _: list[Array]) -> Results:
+def _program_id(machine: Machine, op: Operation, _: list[Array]) -> Results:
     assert isinstance(op, tt.GetProgramIdOp)
     return (np.asarray(machine.program[op.axis.value.data], dtype=np.int32),)
 
 
-def _num_programs(machine: _Machine, op: Operation, _: list[Array]) -> Results:
+def _num_programs(machine: Machine, op: Operation, _: list[Array]) -> Results:
     assert isinstance(op, tt.GetNumProgramsOp)
     return (np.asarray(machine.grid[op.axis.value.data], dtype=np.int32),)
 
 
-def _make_range(_: _Machine, op: Operation, __: list[Array]) -> Results:
+def _make_range(_: Machine, op: Operation, __: list[Array]) -> Results:
     assert isinstance(op, tt.MakeRangeOp)
     return (np.arange(op.start.value.data, op.end.value.data, dtype=np.int32),)
 
 
-def _broadcast(_: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _broadcast(_: Machine, op: Operation, operands: list[Array]) -> Results:
     return (np.broadcast_to(operands[0], shape_of(op.results[0].type)),)
 
 
-def _reshape(_: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _reshape(_: Machine, op: Operation, operands: list[Array]) -> Results:
     return (operands[0].reshape(shape_of(op.results[0].type)),)
 
 
-def _trans(_: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _trans(_: Machine, op: Operation, operands: list[Array]) -> Results:
     assert isinstance(op, tt.TransOp)
     return (operands[0].transpose([int(i) for i in op.order.get_values()]),)
 
 
-def _join(_: _Machine, __: Operation, operands: list[Array]) -> Results:
+def _join(_: Machine, __: Operation, operands: list[Array]) -> Results:
     return (np.stack(operands, axis=-1),)
 
 
-def _split(_: _Machine, __: Operation, operands: list[Array]) -> Results:
+def _split(_: Machine, __: Operation, operands: list[Array]) -> Results:
     return operands[0][..., 0], operands[0][..., 1]
 
 
-def _dot(_: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _dot(_: Machine, op: Operation, operands: list[Array]) -> Results:
     assert isinstance(op, tt.DotOp)
     a, b, c = operands
     inner = np.float64 if a.dtype == np.float64 else np.float32 if a.dtype.kind == "f" else np.int32
@@ -389,7 +390,7 @@ def _dot(_: _Machine, op: Operation, operands: list[Array]) -> Results:
     return (_as_element(product + c, element_of(op.result.type)),)
 
 
-def _reduce(machine: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _reduce(machine: Machine, op: Operation, operands: list[Array]) -> Results:
     """Neighbours combined until one element is left: needs the combination to be associative, not commutative."""
     assert isinstance(op, tt.ReduceOp)
     axis = op.axis.value.data
@@ -403,7 +404,7 @@ def _reduce(machine: _Machine, op: Operation, operands: list[Array]) -> Results:
     return [value[0] for value in current]
 
 
-def _scan(machine: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _scan(machine: Machine, op: Operation, operands: list[Array]) -> Results:
     assert isinstance(op, tt.ScanOp)
     axis, reverse = op.axis.value.data, bool(op.reverse.value.data)
     current = [np.flip(value, axis) if reverse else value for value in operands]
@@ -421,13 +422,13 @@ def _scan(machine: _Machine, op: Operation, operands: list[Array]) -> Results:
 # ---------------------------------------------------------------- memory
 
 
-def _addptr(_: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _addptr(_: Machine, op: Operation, operands: list[Array]) -> Results:
     pointer = element_of(op.operands[0].type)
     assert isinstance(pointer, PointerType)
     return (operands[0] + operands[1].astype(np.int64) * storage_dtype(pointer.pointee_type).itemsize,)
 
 
-def _same(_: _Machine, __: Operation, operands: list[Array]) -> Results:
+def _same(_: Machine, __: Operation, operands: list[Array]) -> Results:
     return operands
 
 
@@ -435,7 +436,7 @@ def _active(addresses: Array, mask: Array | None) -> Array:
     return np.reshape(addresses, -1) if mask is None else np.asarray(addresses)[mask].reshape(-1)
 
 
-def _load(machine: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _load(machine: Machine, op: Operation, operands: list[Array]) -> Results:
     assert isinstance(op, tt.LoadOp)
     addresses, element = operands[0], element_of(op.result.type)
     mask = operands[1] if op.mask is not None else None
@@ -448,7 +449,7 @@ def _load(machine: _Machine, op: Operation, operands: list[Array]) -> Results:
     return (result,)
 
 
-def _store(machine: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _store(machine: Machine, op: Operation, operands: list[Array]) -> Results:
     assert isinstance(op, tt.StoreOp)
     mask = operands[2] if op.mask is not None else None
     values = np.broadcast_to(operands[1], operands[0].shape)
@@ -471,7 +472,7 @@ _RMW: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
-def _atomic_rmw(machine: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _atomic_rmw(machine: Machine, op: Operation, operands: list[Array]) -> Results:
     assert isinstance(op, tt.AtomicRMWOp)
     element, combine = element_of(op.val.type), _RMW[enum_name(RMW_OPS, op.atomic_rmw_op)]
     mask = operands[2] if op.mask is not None else None
@@ -495,7 +496,7 @@ def _atomic_rmw(machine: _Machine, op: Operation, operands: list[Array]) -> Resu
 # ---------------------------------------------------------------- control flow
 
 
-def _for(machine: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _for(machine: Machine, op: Operation, operands: list[Array]) -> Results:
     assert isinstance(op, scf.ForOp)
     lower, upper, step, *carried = operands
     if step <= 0:
@@ -505,13 +506,13 @@ def _for(machine: _Machine, op: Operation, operands: list[Array]) -> Results:
     return carried
 
 
-def _if(machine: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _if(machine: Machine, op: Operation, operands: list[Array]) -> Results:
     assert isinstance(op, scf.IfOp)
     region = op.true_region if operands[0] else op.false_region
     return machine.run_block(region.block, [])[1] if region.blocks else ()
 
 
-def _while(machine: _Machine, op: Operation, operands: list[Array]) -> Results:
+def _while(machine: Machine, op: Operation, operands: list[Array]) -> Results:
     assert isinstance(op, scf.WhileOp)
     carried = operands
     while True:
@@ -521,7 +522,7 @@ def _while(machine: _Machine, op: Operation, operands: list[Array]) -> Results:
         carried = machine.run_block(op.after_region.block, passed)[1]
 
 
-_HANDLERS: dict[type[Operation], _Handler] = {
+HANDLERS: dict[type[Operation], _Handler] = {
     **{op: _elementwise(function) for op, function in _BINARY.items()},
     **{op: _elementwise(function) for op, function in _UNARY.items()},
     **dict.fromkeys((arith.ExtSIOp, arith.ExtUIOp, arith.TruncIOp, arith.ExtFOp, arith.TruncFOp), _cast),

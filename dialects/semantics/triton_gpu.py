@@ -23,9 +23,10 @@ import numpy as np
 from xdsl.dialects import arith as xdsl_arith
 from xdsl.dialects import gpu, scf
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.traits import Pure
 
+from compilemask.dialects.narrowing import is_integer
 from compilemask.dialects.semantics import triton as portable
 from compilemask.dialects.semantics.triton_gpu_ops import (
     HANDLERS,
@@ -111,7 +112,7 @@ def _bind(func: tt.FuncOp, args: Sequence[Any] | Mapping[str, Any], memory: Memo
         raise ValueError(f"@{func.sym_name.data} takes {', '.join(names)}; {len(args)} arguments given")
     values: list[Any] = []
     for index, (name, value, argument) in enumerate(zip(names, given, block_args, strict=True)):
-        attributes = func.arg_attrs.data[index].data if func.arg_attrs is not None else {}
+        attributes: Mapping[str, Attribute] = func.arg_attrs.data[index].data if func.arg_attrs is not None else {}
         divisor = attributes.get("tt.divisibility")
         if isinstance(argument.type, TensorDescType) or TMA_ARGUMENT in attributes:
             if not isinstance(value, TensorMap):
@@ -120,8 +121,8 @@ def _bind(func: tt.FuncOp, args: Sequence[Any] | Mapping[str, Any], memory: Memo
         elif isinstance(argument.type, PointerType):
             values.append(np.asarray(memory.add(name, value, argument.type.pointee_type)))
         else:
-            values.append(portable._scalar(name, value, argument.type))
-            if isinstance(divisor, IntegerAttr) and int(value) % divisor.value.data:
+            values.append(portable.scalar_argument(name, value, argument.type))
+            if is_integer(divisor) and int(value) % divisor.value.data:
                 raise ValueError(f"argument {name} = {value} is not a multiple of {divisor.value.data}")
     return values
 
@@ -159,7 +160,7 @@ class _Code:
         self.portable: dict[Block, Any] = {}
 
 
-class _Machine(portable._Machine):
+class _Machine(portable.Machine):
     """Runs the portable operations of one partition."""
 
     def __init__(self, memory: Memory, grid: tuple[int, ...], program: ProgramId, code: _Code) -> None:
@@ -201,6 +202,7 @@ class _Partition:
         env.update(zip(block.args, args, strict=True))
         for kind, handler, op in self._decode(block):
             operands = [env[operand] for operand in op.operands]
+            results: Sequence[Any]
             try:
                 if kind == "portable":
                     _check_products(operands)
@@ -211,7 +213,8 @@ class _Partition:
                     yield None
                     results = handler(self, op, operands)
                 else:
-                    results = yield from handler(self, op, operands)
+                    flow: _Flow = handler(self, op, operands)
+                    results = yield from flow
             except (KernelError, MemoryFault, ZeroDivisionError) as error:
                 raise self._located(error, op) from error
             for result, value in zip(op.results, results, strict=True):
@@ -249,15 +252,19 @@ def _step(op: Operation) -> tuple[str, Any, Operation]:
     if isinstance(op, ttg.ElementwiseInlineAsmOp) and is_named_barrier(op):
         return "flow", _waiting(named_barrier), op
     if isinstance(op, gpu.BarrierOp):
-        return "quiet", lambda *_: (), op
+        return "quiet", _nothing, op
     if kind in HANDLERS:
         handler = HANDLERS[kind] if kind in MAY_TAKE_PRODUCTS else _without_products(HANDLERS[kind])
         return "quiet" if op.has_trait(Pure) else "step", handler, op
     if isinstance(op, xdsl_arith.ConstantOp):
         return "portable", _constant, op
-    if kind in portable._HANDLERS:
-        return "portable", portable._HANDLERS[kind], op
+    if kind in portable.HANDLERS:
+        return "portable", portable.HANDLERS[kind], op
     raise LoweringError(f"{op.name} has no semantics here")
+
+
+def _nothing(*_: Any) -> Sequence[Any]:
+    return ()
 
 
 def _check_products(operands: Sequence[Any]) -> None:
@@ -278,7 +285,7 @@ def _without_products(handler: Handler) -> Handler:
 def _constant(machine: _Machine, op: Operation, operands: list[Any]) -> Sequence[Any]:
     constants = machine.code.constants
     if op not in constants:
-        (constants[op],) = portable._HANDLERS[xdsl_arith.ConstantOp](machine, op, operands)
+        (constants[op],) = portable.HANDLERS[xdsl_arith.ConstantOp](machine, op, operands)
     return (constants[op],)
 
 

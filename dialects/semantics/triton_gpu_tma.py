@@ -103,7 +103,7 @@ class TensorMap:
 
     def _overlap(self, start: Sequence[int], box: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """The part of the tensor that a box covers, and where it lies in the box."""
-        inside, within = [], []
+        inside, within = list[slice](), list[slice]()
         for first, size, extent in zip(start, box, self.array.shape, strict=True):
             low, high = min(max(first, 0), extent), max(min(first + size, extent), 0)
             high = max(low, high)

@@ -16,11 +16,11 @@ from xdsl.dialects.builtin import (
     Float16Type,
     Float32Type,
     Float64Type,
-    IntegerType,
     i1,
 )
 from xdsl.ir import Attribute
 
+from compilemask.dialects.narrowing import is_integer_type
 from compilemask.dialects.triton.types import PointerType
 from compilemask.errors import LoweringError
 
@@ -58,7 +58,7 @@ def array_dtype(element: Attribute) -> np.dtype[Any]:
         return np.dtype(np.int64)
     if element == i1:
         return np.dtype(np.bool_)
-    if isinstance(element, IntegerType):
+    if is_integer_type(element):
         return np.dtype(f"i{element.width.data // 8}")
     if isinstance(element, BFloat16Type | Float32Type):
         return np.dtype(np.float32)

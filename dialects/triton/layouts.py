@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntAttr, IntegerAttr, i1
+from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntAttr, i1
 from xdsl.ir import Attribute, ParametrizedAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
+
+from compilemask.dialects.narrowing import is_array, is_integer, is_plain_integer
 
 WARP_SIZE = 32
 WGMMA_ROWS = 16
@@ -41,7 +43,7 @@ class _DictionaryParameters(ParametrizedAttribute):
         if not isinstance(given, DictionaryAttr):
             parser.raise_error(f"#{cls.name} has a dictionary of parameters", position, parser.pos)
         entries = dict(given.data)
-        parameters = []
+        parameters: list[Attribute] = []
         for key in cls.KEYS.values():
             value = entries.pop(key, None)
             if value is None and key not in cls.DEFAULTS:
@@ -64,19 +66,19 @@ class _DictionaryParameters(ParametrizedAttribute):
 
 
 def _from_dictionary(value: Attribute) -> Attribute:
-    if isinstance(value, IntegerAttr) and value.type != i1:
+    if is_integer(value) and value.type != i1:
         return IntAttr(value.value.data)
-    if isinstance(value, ArrayAttr):
+    if is_array(value):
         return ArrayAttr([_from_dictionary(entry) for entry in value])
     return value
 
 
 def _print_value(printer: Printer, value: Attribute) -> None:
-    if isinstance(value, IntAttr):
+    if is_plain_integer(value):
         printer.print_string(str(value.data))
-    elif isinstance(value, IntegerAttr):
+    elif is_integer(value):
         printer.print_string("true" if value.value.data else "false")
-    elif isinstance(value, ArrayAttr):
+    elif is_array(value):
         with printer.in_square_brackets():
             printer.print_list(value.data, lambda entry: _print_value(printer, entry))
     else:

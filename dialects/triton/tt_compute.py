@@ -27,6 +27,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import HasParent, IsTerminator, Pure
 
+from compilemask.dialects.narrowing import is_integer, is_tensor
 from compilemask.dialects.triton.enums import INPUT_PRECISIONS, enum_attr, enum_name, parse_enum
 from compilemask.dialects.triton.layouts import RegisterLayout, SliceLayout
 from compilemask.dialects.triton.types import PointerType, element_of, like, require, shape_of, with_shape
@@ -126,7 +127,7 @@ class DotOp(IRDLOperation):
         parser.parse_punctuation("->")
         resolved = parser.resolve_operands(operands, [a, b, parser.parse_type()], parser.pos)
         op = cls(*resolved, precision=precision)
-        if isinstance(imprecise := attributes.get("maxNumImpreciseAcc"), IntegerAttr):
+        if is_integer(imprecise := attributes.get("maxNumImpreciseAcc")):
             op.maxNumImpreciseAcc = imprecise
         return op
 
@@ -200,7 +201,7 @@ def reduced_type(type_: Attribute, axis: int) -> Attribute:
     """The type of a reduction of `type_` along `axis`; of a tensor with a layout, in the layout's slice."""
     shape = shape_of(type_)
     rest = (*shape[:axis], *shape[axis + 1 :])
-    if rest and isinstance(type_, TensorType) and isinstance(type_.encoding, RegisterLayout):
+    if rest and is_tensor(type_) and isinstance(type_.encoding, RegisterLayout):
         return TensorType(element_of(type_), rest, SliceLayout.of(axis, type_.encoding))
     return with_shape(element_of(type_), rest)
 

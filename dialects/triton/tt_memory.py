@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AnyFloat, IntegerAttr, IntegerType, i1, i64
+from xdsl.dialects.builtin import AnyFloat, IntegerAttr, i1, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
     AnyAttr,
@@ -25,6 +25,7 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
+from compilemask.dialects.narrowing import is_integer_type
 from compilemask.dialects.triton.enums import (
     CACHE_MODIFIERS,
     EVICTION_POLICIES,
@@ -60,7 +61,7 @@ class AddPtrOp(IRDLOperation):
         require(pointee_of(self.ptr.type) is not None, self, f"{self.ptr.type} is not a pointer")
         offset = element_of(self.offset.type)
         require(
-            isinstance(offset, IntegerType) and self.offset.type == like(self.ptr.type, offset),
+            is_integer_type(offset) and self.offset.type == like(self.ptr.type, offset),
             self,
             f"offset {self.offset.type} does not fit {self.ptr.type}",
         )

@@ -21,6 +21,7 @@ from xdsl.irdl import (
 )
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 
+from compilemask.dialects.narrowing import is_tensor
 from compilemask.dialects.triton.layouts import NvmmaSharedLayout, RegisterLayout, SwizzledSharedLayout
 from compilemask.dialects.triton.ttg_types import (
     AnySharedLayout,
@@ -66,7 +67,7 @@ class LocalAllocOp(IRDLOperation):
         if self.src is None:
             require(memdesc.is_mutable, self, "a buffer without content must be mutable")
         else:
-            assert isinstance(self.src.type, TensorType)
+            assert is_tensor(self.src.type)
             _require_same_content(self, self.src.type, memdesc)
 
 
@@ -124,7 +125,7 @@ class LocalStoreOp(IRDLOperation):
         super().__init__(operands=[src, dst])
 
     def verify_(self) -> None:
-        assert isinstance(self.src.type, TensorType)
+        assert is_tensor(self.src.type)
         _require_same_content(self, self.src.type, require_mutable(self, self.dst.type))
 
 

@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, TensorType,
 from xdsl.ir import Attribute, Block, Operation
 from xdsl.utils.exceptions import VerifyException
 
+from compilemask.dialects.narrowing import is_integer
 from compilemask.dialects.triton import ttng
 from compilemask.dialects.triton.layouts import WARP_SIZE, RegisterLayout
 from compilemask.dialects.triton.tt import FuncOp
@@ -103,7 +104,7 @@ def _verify_specialization(op: WarpSpecializeOp, num_warps: int) -> None:
 
 def _integer(module: ModuleOp, name: str) -> int:
     value = module.attributes.get(name)
-    if not isinstance(value, IntegerAttr) or value.type != i32:
+    if not is_integer(value) or value.type != i32:
         raise VerifyException(f"{module.name}: the attribute {name} : i32 is missing")
     return value.value.data
 

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from math import prod
 from typing import TypeAlias
 
-from xdsl.dialects.builtin import AnyFloat, ArrayAttr, BoolAttr, IntAttr, IntegerType, TensorType, i64
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    ArrayAttr,
+    BoolAttr,
+    FixedBitwidthType,
+    IntAttr,
+    IntegerType,
+    TensorType,
+    i64,
+)
 from xdsl.ir import Attribute, Operation, ParametrizedAttribute, TypeAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
@@ -75,7 +84,7 @@ class MemDescType(ParametrizedAttribute, TypeAttribute):
             raise VerifyException(f"{self.name}: shape {self.shape}")
         if self.layout.rank not in (len(self.shape), len(self.shape) - 1):
             raise VerifyException(f"{self.name}: shape {self.shape} does not fit a layout of rank {self.layout.rank}")
-        if isinstance(self.layout, NvmmaSharedLayout) and isinstance(self.element_type, IntegerType | AnyFloat):
+        if isinstance(self.layout, NvmmaSharedLayout) and isinstance(self.element_type, FixedBitwidthType):
             width, expected = self.element_type.bitwidth, self.layout.element_bit_width.data
             if width != expected:
                 raise VerifyException(f"{self.name}: {self.element_type} in a layout of {expected}-bit elements")
@@ -116,7 +125,8 @@ class MemDescType(ParametrizedAttribute, TypeAttribute):
 def _parse_bare_shape(parser: AttrParser) -> list[int]:
     """`128x128`, sizes without an element type; zero dimensions do not occur."""
     sizes = [parser.parse_shape_dimension(allow_dynamic=False)]
-    while parser._parse_optional_shape_delimiter() is not None:
+    # Public methods parse an element type too.
+    while parser._parse_optional_shape_delimiter() is not None:  # pyright: ignore[reportPrivateUsage]
         sizes.append(parser.parse_shape_dimension(allow_dynamic=False))
     return sizes
 

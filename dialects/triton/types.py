@@ -11,6 +11,8 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from compilemask.dialects.narrowing import is_tensor
+
 GLOBAL_MEMORY = 1
 
 
@@ -44,7 +46,7 @@ class PointerType(ParametrizedAttribute, TypeAttribute):
 
 def element_of(type_: Attribute) -> Attribute:
     """The element type of a tensor; a scalar type itself."""
-    return type_.element_type if isinstance(type_, TensorType) else type_
+    return type_.element_type if is_tensor(type_) else type_
 
 
 def shape_of(type_: Attribute) -> tuple[int, ...]:
