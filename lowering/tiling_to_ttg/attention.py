@@ -36,6 +36,8 @@ def emit(op: tiling.AttentionOp, config: HopperConfig, name: str = NAME) -> Modu
     check_supported(op.head_dim, op.element_type)
     if config.shared_bytes(op.head_dim) > SHARED_MEMORY:
         raise LoweringError(f"{config} needs {config.shared_bytes(op.head_dim)} bytes of shared memory")
+    if config.key_patch is not None and (op.score.blocks or op.sink is not None or op.lse is None):
+        raise LoweringError("no Hopper kernel for modified scores in patches of an image")
     kb = GpuKernelBuilder(name, [*kernel_arguments(config), *score_arguments(op)])
     frame = open_frame(kb, op, config)
     with kb.warp_specialize() as roles:

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import AnyFloat
 
 from compilemask.errors import LoweringError
-from compilemask.lowering.tiling_to_ttg.attention_config import BARRIER_BYTES, ROWS, TILE, check_supported
+from compilemask.lowering.tiling_to_ttg.attention_config import (
+    BARRIER_BYTES,
+    ROWS,
+    TILE,
+    Patch,
+    check_patches,
+    check_supported,
+)
 
 SUM_COLUMNS = 64
 """Of a block [64, 64] that is added to the gradient of queries: one for each warpgroup and step."""
@@ -21,7 +28,8 @@ class HopperBackwardConfig:
     A step visits `queries` rows, of which `stages` buffers run ahead. `sums_queries` adds to the gradient of queries in
     memory, in any order: two runs may differ in the last bits. Without it that gradient is left to another kernel.
     `hold_weights` and `pin_rounding` keep ptxas and LLVM from moving what should run beside a product, as
-    `hold_softmax` and `pin_rounding` do in `HopperConfig`.
+    `hold_softmax` and `pin_rounding` do in `HopperConfig`. With `query_patch` and `key_patch` tiles of queries and keys
+    are such patches of an image (`lowering/patch_grid.py`).
     """
 
     queries: int = 64
@@ -31,12 +39,15 @@ class HopperBackwardConfig:
     pin_rounding: bool = True
     consumer_registers: int = 240
     producer_registers: int = 24
+    query_patch: Patch | None = None
+    key_patch: Patch | None = None
 
     def __post_init__(self) -> None:
         if self.queries not in (ROWS, TILE):
             raise LoweringError(f"{self.queries} queries a step; {ROWS} or {TILE} are possible")
         if self.stages < 2 or self.stages & (self.stages - 1):
             raise LoweringError(f"{self.stages} stages; a power of two from 2 is needed")
+        check_patches(self.query_patch, self.key_patch, TILE)
 
     def shared_bytes(self, head_dim: int) -> int:
         """An upper bound on the shared memory of a program."""

@@ -86,7 +86,7 @@ def _store(frame: Frame, part: int, tile: KeyTile, state: State, missing: Value)
     kb.fence_async_shared()
     for source, target, _ in outputs:
         row = tile.index * TILE + part * ROWS
-        target.store([tile.batch, tile.key_head, row, 0], _output(frame, source, part))
+        target.store(frame.keys.box(tile.batch, tile.key_head, row), _output(frame, source, part))
     kb.store_wait()
 
 

@@ -6,7 +6,6 @@ A ring of buffers runs ahead of the steps: queries and gradients of the output, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,12 +13,15 @@ from xdsl.dialects.builtin import AnyFloat, f32, i32
 
 from compilemask.dialects.triton.layouts import BlockedLayout, NvidiaMmaLayout, NvmmaSharedLayout, SliceLayout
 from compilemask.lowering.tiling_to_tt.builder import Arg, Value, ptr
+from compilemask.lowering.tiling_to_tt.patch_order import geometry_arguments
 from compilemask.lowering.tiling_to_ttg.attention_backward_config import SUM_COLUMNS, HopperBackwardConfig
-from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE, Patch
 from compilemask.lowering.tiling_to_ttg.attention_frame import POINTER_ALIGNMENT
-from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, slice_of, tensor_map, tma_layout, wgmma
+from compilemask.lowering.tiling_to_ttg.attention_maps import TileMap, TileOrder, map_arguments
+from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, slice_of, tensor_map, wgmma
 from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers, Buffer, Descriptor
 
+INPUTS, OUTPUTS = ("q", "k", "v", "grad"), ("grad_k", "grad_v")
 SECTIONS = ("tiles", "order", "visits", "patterns")
 SIZES = ("heads", "group", "queries", "keys", "key_tiles", "mask_batch_stride", "mask_head_stride")
 
@@ -30,12 +32,18 @@ def kernel_arguments(config: HopperBackwardConfig) -> list[Arg]:
     Maps of tensors [B, H, S, D] have boxes of `config.queries` rows of q and grad, 128 of k and v, 64 of the outputs
     grad_k and grad_v; `sum_q` is f32, with boxes of 64 rows and 64 columns. Those of `shift` and `delta`, f32
     [B * Hq, NQ * 128], have boxes of `config.queries` numbers. Sections are those of the transposed descriptor.
+
+    Where tiles are patches, `queries` and `keys` are lengths in patched order, in which the numbers and `sum_q`
+    [B, Hq, NQ * 128, D] are too, and those of the image follow the sizes.
     """
     sums = ("sum_q",) if config.sums_queries else ()
     return [
-        *map(tensor_map, ("q", "k", "v", "grad", "shift", "delta", *sums, "grad_k", "grad_v")),
+        *(argument for name in INPUTS for argument in map_arguments(name, config.key_patch)),
+        *map(tensor_map, ("shift", "delta", *sums)),
+        *(argument for name in OUTPUTS for argument in map_arguments(name, config.key_patch)),
         *(Arg(name, ptr(i32), POINTER_ALIGNMENT) for name in SECTIONS),
         *(Arg(name, i32) for name in SIZES),
+        *geometry_arguments(config.key_patch),
         Arg("scale", f32),
     ]
 
@@ -56,7 +64,14 @@ class Layouts:
 
 
 class Source(NamedTuple):
-    """What is loaded: a buffer, or one for each stage of the ring, and the map that it is loaded through."""
+    """What is loaded: a buffer, or one for each stage of the ring, and the tensor that it is loaded from."""
+
+    buffer: Buffer
+    map: TileMap
+
+
+class Numbers(NamedTuple):
+    """The same of a number for each row."""
 
     buffer: Buffer
     map: Descriptor
@@ -81,11 +96,13 @@ class Frame:
     element_type: AnyFloat
     config: HopperBackwardConfig
     layouts: Layouts
+    queries: TileOrder
+    keys: TileOrder
     query: Source
     grad: Source
     """Of each stage, rows [queries, D]."""
-    shift: Source
-    delta: Source
+    shift: Numbers
+    delta: Numbers
     """Of each stage, a number for each row."""
     full: Barriers
     empty: Barriers
@@ -95,8 +112,8 @@ class Frame:
     """[128, D], loaded once."""
     keys_full: Barrier
     exchange: Exchange | None
-    key_map: Descriptor
-    value_map: Descriptor
+    key_map: TileMap
+    value_map: TileMap
     """Of the gradients of keys and values."""
 
     def place(self, count: Value) -> tuple[Value, Value]:
@@ -107,7 +124,7 @@ class Frame:
         """[queries, D] of a stage."""
         return source.buffer[place].reshape(self.config.queries, self.head_dim)
 
-    def numbers(self, source: Source, place: Value) -> Buffer:
+    def numbers(self, source: Numbers, place: Value) -> Buffer:
         """[queries] of a stage."""
         return source.buffer[place].reshape(self.config.queries)
 
@@ -119,32 +136,36 @@ class Frame:
 def open_frame(kb: GpuKernelBuilder, head_dim: int, element_type: AnyFloat, config: HopperBackwardConfig) -> Frame:
     """Allocates shared memory and initializes barriers."""
     plain = NvmmaSharedLayout.of(f32.bitwidth, swizzle=0, rank=2)
+    stages, queries = config.stages, config.queries
 
-    def source(name: str, box: Sequence[int], count: int | None = None, *, of_numbers: bool = False) -> Source:
-        element, layout = (f32, plain) if of_numbers else (element_type, tma_layout(box, element_type))
-        buffer = kb.alloc(box, element, layout, count=count).named(f"{name}_buffer")
-        return Source(buffer, kb.descriptor(name, box, element, layout))
+    def source(name: str, rows: int, patch: Patch | None, count: int | None = None) -> Source:
+        buffer = kb.alloc((1, 1, rows, head_dim), element_type, count=count).named(f"{name}_buffer")
+        return Source(buffer, TileMap(kb, name, rows, head_dim, element_type, patch))
 
-    stages, out_box = config.stages, (1, 1, ROWS, head_dim)
-    rows, numbers, keys = (1, 1, config.queries, head_dim), (1, config.queries), (1, 1, TILE, head_dim)
+    def numbers(name: str) -> Numbers:
+        buffer = kb.alloc((1, queries), f32, plain, count=stages).named(f"{name}_buffer")
+        return Numbers(buffer, kb.descriptor(name, (1, queries), f32, plain))
+
     frame = Frame(
         kb,
         head_dim,
         element_type,
         config,
         Layouts(wgmma(config.queries), wgmma(head_dim), _rows_layout(head_dim)),
-        query=source("q", rows, stages),
-        grad=source("grad", rows, stages),
-        shift=source("shift", numbers, stages, of_numbers=True),
-        delta=source("delta", numbers, stages, of_numbers=True),
+        TileOrder(kb, "queries", config.query_patch),
+        TileOrder(kb, "keys", config.key_patch, of_keys=True),
+        query=source("q", queries, config.query_patch, stages),
+        grad=source("grad", queries, config.query_patch, stages),
+        shift=numbers("shift"),
+        delta=numbers("delta"),
         full=kb.barriers(stages),
         empty=kb.barriers(stages, CONSUMERS),
-        key=source("k", keys),
-        value=source("v", keys),
+        key=source("k", TILE, config.key_patch),
+        value=source("v", TILE, config.key_patch),
         keys_full=kb.barriers(1)[0],
         exchange=_exchange(kb, config, element_type) if config.sums_queries else None,
-        key_map=kb.descriptor("grad_k", out_box, element_type),
-        value_map=kb.descriptor("grad_v", out_box, element_type),
+        key_map=TileMap(kb, "grad_k", ROWS, head_dim, element_type, config.key_patch),
+        value_map=TileMap(kb, "grad_v", ROWS, head_dim, element_type, config.key_patch),
     )
     kb.fence_async_shared()
     return frame

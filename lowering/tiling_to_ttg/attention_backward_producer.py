@@ -17,7 +17,8 @@ def run_producer(frame: Frame) -> None:
     kb, tile = frame.kb, own_tile(frame)
     frame.keys_full.expect(frame.key.map.bytes + frame.value.map.bytes)
     for source in (frame.key, frame.value):
-        source.map.load([tile.batch, tile.key_head, tile.index * TILE, 0], source.buffer, frame.keys_full)
+        box = frame.keys.box(tile.batch, tile.key_head, tile.index * TILE)
+        source.map.load(box, source.buffer, frame.keys_full)
     with kb.for_loop(0, kb.arg("group"), 1, [kb.constant(0, i32)]) as members:
         visits = visits_of(frame, tile, members.index)
         with kb.for_loop(0, visits.n_partial + visits.n_runs, 1, members.carried) as each:
@@ -36,6 +37,6 @@ def _load(frame: Frame, batch: Value, head: Value, first: Value, count: Value) -
     frame.empty[place].wait(phase ^ 1)
     frame.full[place].expect(sum(source.map.bytes for source in (*rows, *numbers)))
     for source in rows:
-        source.map.load([batch, head, first, 0], source.buffer[place], frame.full[place])
+        source.map.load(frame.queries.box(batch, head, first), source.buffer[place], frame.full[place])
     for source in numbers:
         source.map.load([batch * frame.kb.arg("heads") + head, first], source.buffer[place], frame.full[place])

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import BOTH, clean_queries
 from compilemask.lowering.tiling_to_ttg.attention_backward_config import SUM_COLUMNS
-from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame, Source
+from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame, Numbers
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, Visits
 from compilemask.lowering.tiling_to_ttg.attention_bits import visible
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
@@ -127,7 +127,7 @@ def _add_to_queries(frame: Frame, part: int, product: Value, step: Step) -> None
     exchange.sum_map.reduce("add", [step.tile.batch, step.visits.head, step.first + row, column], buffer)
 
 
-def _numbers(frame: Frame, source: Source, place: Value) -> Value:
+def _numbers(frame: Frame, source: Numbers, place: Value) -> Value:
     """[1, queries]."""
     return frame.numbers(source, place).load(frame.layouts.columns)[None, :]
 

@@ -35,7 +35,7 @@ class KeyTile(NamedTuple):
 
     def is_cut_off(self, frame: Frame) -> Value:
         """i1: some of the 128 keys do not exist."""
-        return self.index * TILE + TILE > frame.kb.arg("keys")
+        return frame.keys.is_ragged(self.index * TILE, TILE)
 
 
 class Visits(NamedTuple):
@@ -103,7 +103,7 @@ class Patterns:
         kb, layout = frame.kb, self.layout(frame)
         row = kb.arange(0, ROWS, slice_of(layout, 1))[:, None] + part * ROWS
         lane = kb.arange(0, PATTERN_WORDS, slice_of(layout, 0))[None, :]
-        self.exists = tile.index * TILE + row < kb.arg("keys")
+        self.exists = frame.keys.positions(tile.index * TILE, row) < frame.keys.length
         self.addresses = kb.arg("patterns") + (row * PATTERN_WORDS + lane)
 
     @staticmethod

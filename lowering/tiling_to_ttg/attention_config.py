@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
+from typing import TypeAlias
 
 from xdsl.dialects.builtin import AnyFloat, BFloat16Type, Float16Type
 
@@ -22,6 +24,9 @@ SHARED_MEMORY = 227 * 1024
 """Bytes that a program may have on sm_90."""
 BARRIER_BYTES = 1024
 """More than all mbarriers and the record of a tile take."""
+
+Patch: TypeAlias = tuple[int, ...]
+"""Positions of an image that are a tile: (height, width) or (frames, height, width)."""
 
 
 class Schedule(Enum):
@@ -50,7 +55,8 @@ class HopperConfig:
     for their product above it otherwise, and nothing overlaps. `pin_rounding` converts weights where they are computed:
     LLVM sinks that into the next step otherwise, where f32 weights cost twice the registers. `clean_values` has a warp
     zero the values of keys that no row of a partial tile sees, if there may be keys that no query sees, so that NaN and
-    infinity in them reach nobody; without it all values of visited tiles must be finite.
+    infinity in them reach nobody; without it all values of visited tiles must be finite. With `query_patch` and
+    `key_patch` tiles of queries and keys are such patches of an image (`lowering/patch_grid.py`).
     """
 
     consumers: int = CONSUMERS
@@ -62,12 +68,15 @@ class HopperConfig:
     clean_values: bool = True
     consumer_registers: int = 240
     producer_registers: int = 32
+    query_patch: Patch | None = None
+    key_patch: Patch | None = None
 
     def __post_init__(self) -> None:
         if self.consumers not in (2, 3):
             raise LoweringError(f"{self.consumers} consumers; 2 or 3 warpgroups take turns")
         if self.stages < 2:
             raise LoweringError(f"{self.stages} stages; values of one tile are used beside the keys of the next")
+        check_patches(self.query_patch, self.key_patch, self.rows)
 
     @property
     def rows(self) -> int:
@@ -114,3 +123,25 @@ def check_supported(head_dim: int, element_type: AnyFloat) -> None:
     """Raise LoweringError if no variant of the kernel takes such inputs."""
     if head_dim not in HEAD_DIMS or not isinstance(element_type, Float16Type | BFloat16Type):
         raise LoweringError(f"no Hopper kernel for head_dim {head_dim} in {element_type}; 64 and 128 in f16 and bf16")
+
+
+def slice_rows(patch: Patch) -> int:
+    """Positions of a slice of a patch across its outermost axis."""
+    return prod(patch[1:])
+
+
+def check_patches(query_patch: Patch | None, key_patch: Patch | None, rows: int) -> None:
+    """Raise LoweringError unless there are no patches, or those of one image: of `rows` queries, and of a tile of keys.
+
+    Warpgroups share them: 64 positions are whole slices.
+    """
+    if query_patch is None and key_patch is None:
+        return
+    if query_patch is None or key_patch is None or len(query_patch) != len(key_patch):
+        raise LoweringError(f"patches {query_patch} of queries and {key_patch} of keys are not cut from one image")
+    for patch, positions in ((query_patch, rows), (key_patch, TILE)):
+        if len(patch) not in (2, 3) or min(patch) < 1 or prod(patch) != positions or ROWS % slice_rows(patch):
+            raise LoweringError(
+                f"a patch {patch} is no tile of {positions} positions along 2 or 3 axes, "
+                f"of which {ROWS} are whole slices of its outermost axis"
+            )

@@ -44,11 +44,11 @@ def _store_out(frame: Frame, part: int, tile: Tile, first_row: Value, weight: Va
     buffer.reshape(ROWS, frame.head_dim).store(kb.cast(out, frame.element_type))
     kb.fence_async_shared()
     batch, head = tile.batch_and_head(frame)
-    frame.out_map.store([batch, head, first_row, 0], buffer)
+    frame.out_map.store(frame.queries.box(batch, head, first_row), buffer)
 
 
 def _store_lse(frame: Frame, tile: Tile, first_row: Value, valid: Value, lse: Value) -> None:
     kb = frame.kb
-    row = first_row + kb.arange(0, ROWS, frame.layouts.rows)
-    of_head = kb.arg("lse") + kb.cast(tile.head, i64) * kb.cast(kb.arg("queries"), i64)
-    kb.store(of_head + row, kb.where(valid, lse, math.nan), row < kb.arg("queries"))
+    row = frame.queries.positions(first_row, kb.arange(0, ROWS, frame.layouts.rows))
+    of_head = kb.arg("lse") + kb.cast(tile.head, i64) * kb.cast(frame.queries.length, i64)
+    kb.store(of_head + row, kb.where(valid, lse, math.nan), row < frame.queries.length)

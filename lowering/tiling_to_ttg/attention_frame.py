@@ -15,10 +15,12 @@ from xdsl.dialects.builtin import AnyFloat, f32, i32
 from compilemask.dialects.tiling import AttentionOp
 from compilemask.dialects.triton.layouts import BARRIER_LAYOUT, NvidiaMmaLayout, SliceLayout
 from compilemask.lowering.tiling_to_tt.builder import Arg, Value, ptr
+from compilemask.lowering.tiling_to_tt.patch_order import geometry_arguments
 from compilemask.lowering.tiling_to_ttg.attention_bits import lanes_of
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, HopperConfig, Schedule
-from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, slice_of, tensor_map, wgmma
-from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers, Buffer, Descriptor
+from compilemask.lowering.tiling_to_ttg.attention_maps import TileMap, TileOrder, map_arguments
+from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, slice_of, wgmma
+from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers, Buffer
 
 POINTER_ALIGNMENT = 16
 RECORD_WORDS = 16
@@ -43,14 +45,18 @@ computed before the next ones."""
 
 
 def kernel_arguments(config: HopperConfig) -> list[Arg]:
-    """The kernel's arguments in order. Boxes of the maps [B, H, S, D] have 64 rows of q and out, 128 of k and v."""
+    """The kernel's arguments in order. Boxes of the maps have 64 rows of q and out, 128 of k and v.
+
+    Where tiles are patches, `queries` and `keys` are lengths in patched order, and those of the image follow the sizes.
+    """
     counter = [Arg("counter", ptr(i32), POINTER_ALIGNMENT)] if config.schedule is Schedule.ATOMIC else []
     return [
-        *map(tensor_map, TENSOR_MAPS),
+        *(argument for name in TENSOR_MAPS for argument in map_arguments(name, config.key_patch)),
         Arg("lse", ptr(f32)),
         *(Arg(name, ptr(i32), POINTER_ALIGNMENT) for name in SECTIONS),
         *counter,
         *(Arg(name, i32) for name in SIZES),
+        *geometry_arguments(config.key_patch),
         Arg("scale", f32),
     ]
 
@@ -92,10 +98,12 @@ class Frame:
     op: AttentionOp
     config: HopperConfig
     layouts: Layouts
-    query_map: Descriptor
-    key_map: Descriptor
-    value_map: Descriptor
-    out_map: Descriptor
+    queries: TileOrder
+    keys: TileOrder
+    query_map: TileMap
+    key_map: TileMap
+    value_map: TileMap
+    out_map: TileMap
     query: Buffer
     query_full: Barriers
     query_empty: Barriers
@@ -140,10 +148,10 @@ class Frame:
 def open_frame(kb: GpuKernelBuilder, op: AttentionOp, config: HopperConfig) -> Frame:
     """Allocates shared memory and initializes barriers."""
     head_dim, element, consumers = op.head_dim, op.element_type, config.consumers
-    query_box, key_box = (1, 1, ROWS, head_dim), (1, 1, TILE, head_dim)
+    query_box, of_queries, of_keys = (1, 1, ROWS, head_dim), (ROWS, config.query_patch), (TILE, config.key_patch)
     maps = [
-        kb.descriptor(name, box, element)
-        for name, box in zip(TENSOR_MAPS, (query_box, key_box, key_box, query_box), strict=True)
+        TileMap(kb, name, rows, head_dim, element, patch)
+        for name, (rows, patch) in zip(TENSOR_MAPS, (of_queries, of_keys, of_keys, of_queries), strict=True)
     ]
     query = kb.alloc(query_box, element, count=consumers).named("query")
     key, value = (_ring(kb, config, op, name) for name in ("key", "value"))
@@ -154,6 +162,8 @@ def open_frame(kb: GpuKernelBuilder, op: AttentionOp, config: HopperConfig) -> F
         op,
         config,
         Layouts(wgmma(TILE), wgmma(head_dim)),
+        TileOrder(kb, "queries", config.query_patch),
+        TileOrder(kb, "keys", config.key_patch, of_keys=True),
         *maps,
         query=query,
         query_full=kb.barriers(consumers),

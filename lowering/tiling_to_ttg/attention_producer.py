@@ -7,8 +7,8 @@ from xdsl.dialects.builtin import i32
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame, Ring
+from compilemask.lowering.tiling_to_ttg.attention_maps import Box, TileMap
 from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile
-from compilemask.lowering.tiling_to_ttg.builder_memory import Descriptor
 
 
 def produce(frame: Frame, tile: Tile, progress: Progress) -> None:
@@ -39,17 +39,17 @@ def _load_query(frame: Frame, tile: Tile, batch: Value, head: Value, iteration: 
             frame.query_empty[part].wait((iteration % 2) ^ 1)
         frame.query_full[part].expect(source.bytes)
         row = tile.index * frame.config.rows + part * ROWS
-        source.load([batch, head, row, 0], frame.query[part], frame.query_full[part])
+        source.load(frame.queries.box(batch, head, row), frame.query[part], frame.query_full[part])
 
 
 def _load_pair(frame: Frame, batch: Value, head: Value, key_tile: Value, count: Value) -> None:
     """Keys and values of a tile."""
     for ring, source in ((frame.key, frame.key_map), (frame.value, frame.value_map)):
-        _load(frame, ring, source, [batch, head, key_tile * TILE, 0], count)
+        _load(frame, ring, source, frame.keys.box(batch, head, key_tile * TILE), count)
 
 
-def _load(frame: Frame, ring: Ring, source: Descriptor, at: list[Value | int], count: Value) -> None:
+def _load(frame: Frame, ring: Ring, source: TileMap, box: Box, count: Value) -> None:
     place, phase = frame.place(count)
     ring.empty[place].wait(phase ^ 1)
     ring.full[place].expect(source.bytes)
-    source.load(at, ring.buffers[place], ring.full[place])
+    source.load(box, ring.buffers[place], ring.full[place])

@@ -34,7 +34,7 @@ Values are those of the `tt` builder; all its methods and operators work on tens
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, i8, i32, i64
@@ -141,7 +141,7 @@ class GpuKernelBuilder(KernelBuilder):
         return super().emit_op(op)
 
     @contextmanager
-    def open_partition(self, block: Block, owner: WarpSpecialize) -> Iterator[None]:
+    def open_partition(self, block: Block, owner: WarpSpecialize) -> Generator[None, None, None]:
         """Values from the blocks open now are captured by `owner` where `block` or a region in it uses them."""
         self._owners[id(block)] = (owner, list(self._blocks))
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Protocol
@@ -40,7 +40,7 @@ class WarpSpecialize:
         return self
 
     @contextmanager
-    def default(self) -> Iterator[None]:
+    def default(self) -> Generator[None, None, None]:
         """What the kernel's own warps do; sees the values around it as any region does."""
         if self._default is not None:
             raise LoweringError("the default region is already filled")
@@ -50,7 +50,7 @@ class WarpSpecialize:
             self.kernel.emit_op(ttg.WarpYieldOp())
 
     @contextmanager
-    def partition(self, num_warps: int, registers: int | None = None) -> Iterator[None]:
+    def partition(self, num_warps: int, registers: int | None = None) -> Generator[None, None, None]:
         """What `num_warps` further warps do, with so many registers a thread.
 
         Scalars, buffers, barriers and descriptors from outside may be used; tensors may not.
