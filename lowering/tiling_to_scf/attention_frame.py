@@ -1,41 +1,52 @@
-"""What all parts of the attention function share: its arguments, its blocks and its scratch memory."""
+"""What all parts of an attention function share: its arguments, its blocks and its scratch memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 from compilemask.lowering.descriptor_layout import KEYS, PATTERN_ROW_WORDS
 from compilemask.lowering.tiling_to_scf.builder import F32, I32, I64, INDEX, FunctionBuilder, Value, memref
 
-TENSORS = ("query", "key", "value", "out", "lse")
-SIZES = (
-    *("items", "query_tiles", "query_heads", "group", "queries", "rows"),
-    *("batch_masks", "head_masks", "order", "visits", "patterns"),
-    *("query_batch", "query_head", "query_row"),
-    *("key_batch", "key_head", "key_row"),
-    *("value_batch", "value_head", "value_row"),
+_SIZES = (
+    *("items", "tiles", "positions", "heads", "group", "queries", "rows"),
+    *("batch_masks", "head_masks", "order", "records", "visits", "patterns"),
 )
-"""Integers that a call gets: how many query tiles there are in all batches and heads, the sizes of the problem, by how
-many masks the next batch and head are further, the first words of the descriptor's sections, and strides in elements.
-"""
 
 
-def arguments() -> dict[str, str]:
-    """Names and types of the function's arguments, in order.
+@dataclass(frozen=True)
+class Signature:
+    """Which tensors an attention function takes. All are f32 and all memory is one-dimensional."""
 
-    All memory is one-dimensional: tensors f32 (`out` and `lse` contiguous, rows of the others too), the descriptor,
-    `SIZES`, and a counter that starts at 0, from which all calls that work on one attention draw their tiles.
-    """
-    floats = dict.fromkeys(TENSORS, memref(F32))
-    integers = {"descriptor": memref(I32), "sizes": memref(I64, len(SIZES)), "counter": memref(I64, 1)}
-    return {**floats, **integers, "scale": F32}
+    name: str
+    strided: tuple[str, ...]
+    """Tensors [B, H, S, D] with rows whose numbers lie side by side."""
+    per_query: tuple[str, ...]
+    """Contiguous tensors [B, Hq, Sq]."""
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Integers that a call gets.
+
+        They are how many tiles of rows there are in all batches and heads and in one; how many rows a head has; how
+        many heads a batch has, and query heads a key head; the number of queries; rows of a tile; by how many masks the
+        next batch and query head are further; the first words of the descriptor's sections `order`, `tiles`, `visits`
+        and `patterns`; and strides of tensors in elements.
+        """
+        return (*_SIZES, *(f"{name}_{step}" for name in self.strided for step in ("batch", "head", "row")))
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """Names and types of the function's arguments, in order: tensors, the descriptor, the `sizes`, and a counter
+        that starts at 0, from which all calls that work on one attention draw their tiles."""
+        floats = dict.fromkeys((*self.strided, *self.per_query), memref(F32))
+        integers = {"descriptor": memref(I32), "sizes": memref(I64, len(self.sizes)), "counter": memref(I64, 1)}
+        return {**floats, **integers, "scale": F32}
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """How much is computed in registers at once: products of `lanes` query rows with `keys` keys, and sums of `lanes`
+    """How much is computed in registers at once: products of `lanes` rows with `keys` listed ones, and sums of `lanes`
     rows by `dims` of the head dimension."""
 
     lanes: int
@@ -59,49 +70,64 @@ class Frame:
     head_dim: int
     blocks: Blocks
     sizes: Mapping[str, Value]
+    _scratch: dict[str, Value] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, name: str, head_dim: int, blocks: Blocks) -> Frame:
+    def open(cls, signature: Signature, head_dim: int, blocks: Blocks) -> Frame:
         """A function of which nothing is written yet but the loads of its sizes."""
-        fb = FunctionBuilder(name, arguments())
-        found = fb.arg("sizes")
-        return cls(fb, head_dim, blocks, {n: fb.index(fb.load(found, fb.constant(i))) for i, n in enumerate(SIZES)})
+        fb = FunctionBuilder(signature.name, signature.arguments)
+        given = enumerate(signature.sizes)
+        return cls(fb, head_dim, blocks, {n: fb.index(fb.load(fb.arg("sizes"), fb.constant(i))) for i, n in given})
 
-    @cached_property
-    def query(self) -> Value:
-        """Scaled queries [D, lanes]."""
-        return self.fb.scratch(self.head_dim * self.blocks.lanes, F32)
+    def _memory(self, name: str, size: int, element: str) -> Value:
+        if name not in self._scratch:
+            self._scratch[name] = self.fb.scratch(size, element)
+        return self._scratch[name]
 
-    @cached_property
-    def sums(self) -> Value:
-        """Weighted sums of values, [D, lanes]."""
-        return self.fb.scratch(self.head_dim * self.blocks.lanes, F32)
+    def rows_of(self, name: str) -> Value:
+        """Memory [D, lanes] for rows of a tensor."""
+        return self._memory(f"rows of {name}", self.head_dim * self.blocks.lanes, F32)
 
-    @cached_property
-    def weights(self) -> Value:
-        """Scores of a key tile and then their exponentials, [keys, lanes]."""
-        return self.fb.scratch(KEYS * self.blocks.lanes, F32)
+    def tile_of(self, name: str) -> Value:
+        """Memory [keys, lanes] for a number per pair of a tile, by its name."""
+        return self._memory(f"tile of {name}", KEYS * self.blocks.lanes, F32)
 
-    @cached_property
+    def lanes_of(self, name: str) -> Value:
+        """Memory [lanes] for a number per row, by its name."""
+        return self._memory(f"lanes of {name}", self.blocks.lanes, F32)
+
+    @property
     def words(self) -> Value:
         """A pattern's words of the lanes' rows, [4, lanes]."""
-        return self.fb.scratch(PATTERN_ROW_WORDS * self.blocks.lanes, I32)
+        return self._memory("words", PATTERN_ROW_WORDS * self.blocks.lanes, I32)
 
-    @cached_property
+    @property
     def read_keys(self) -> Value:
         """Keys that are read, and room for one more block."""
-        return self.fb.scratch(KEYS + self.blocks.keys, INDEX)
+        return self._memory("read keys", KEYS + self.blocks.keys, INDEX)
 
-    @cached_property
+    @property
     def read_words(self) -> Value:
         """Where the words of those keys begin in `words`."""
-        return self.fb.scratch(KEYS + self.blocks.keys, INDEX)
+        return self._memory("read words", KEYS + self.blocks.keys, INDEX)
 
-    @cached_property
+    @property
     def read_bits(self) -> Value:
         """The bit of those keys in their word."""
-        return self.fb.scratch(KEYS + self.blocks.keys, I32)
+        return self._memory("read bits", KEYS + self.blocks.keys, I32)
 
     def zeros(self) -> Value:
         """A zero in each lane."""
         return self.fb.constant(0.0, f"vector<{self.blocks.lanes}x{F32}>")
+
+    def start(self, name: str, batch: Value, head: Value) -> Value:
+        """Where the rows of one batch and head begin in a tensor."""
+        return batch * self.sizes[f"{name}_batch"] + head * self.sizes[f"{name}_head"]
+
+    def mask(self, batch: Value, query_head: Value) -> Value:
+        """The number of the mask of one batch and query head."""
+        return batch * self.sizes["batch_masks"] + query_head * self.sizes["head_masks"]
+
+    def word(self, place: Value) -> Value:
+        """A word of the descriptor."""
+        return self.fb.index(self.fb.load(self.fb.arg("descriptor"), place))

@@ -12,7 +12,7 @@ to the right are unsigned. Python numbers beside a value take its type.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -95,8 +95,8 @@ class Loop:
 
     index: Value
     carried: list[Value]
-    results: list[Value] = field(default_factory=list)
-    yielded: list[Value] = field(default_factory=list)
+    results: list[Value] = field(default_factory=list[Value])
+    yielded: list[Value] = field(default_factory=list[Value])
 
     def yield_(self, *values: Value) -> None:
         """What the next iteration, or the code behind the loop, gets."""
@@ -207,7 +207,9 @@ class FunctionBuilder:
     # ---- control ----
 
     @contextmanager
-    def for_loop(self, start: Value, stop: Value, step: int = 1, initial: Sequence[Value] = ()) -> Iterator[Loop]:
+    def for_loop(
+        self, start: Value, stop: Value, step: int = 1, initial: Sequence[Value] = ()
+    ) -> Generator[Loop, None, None]:
         """`scf.for`; what it carries must be yielded."""
         loop = Loop(self._named(INDEX), [self._named(value.type) for value in initial])
         by = self.constant(step)
@@ -226,7 +228,7 @@ class FunctionBuilder:
                 self._line(f"scf.yield {', '.join(value.name for value in loop.yielded)} : {types}")
 
     @contextmanager
-    def numbers_below(self, counter: Value, stop: Value) -> Iterator[Value]:
+    def numbers_below(self, counter: Value, stop: Value) -> Generator[Value, None, None]:
         """Loop over numbers that calls with one `counter` (memory of one i64) share among them, each up to `stop`."""
         number, drawn, more = (self._named(type_) for type_ in (I64, I64, I1))
         zero, one = self.constant(0), self.constant(1, I64)
@@ -273,7 +275,7 @@ class FunctionBuilder:
         return [Value(f"{first.name}#{number}", type_, self) for number, type_ in enumerate(types)]
 
     @contextmanager
-    def _indented(self, close: str = "}") -> Iterator[None]:
+    def _indented(self, close: str = "}") -> Generator[None, None, None]:
         self._depth += 1
         yield
         self._depth -= 1
