@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from xdsl.dialects.builtin import ArrayAttr, IntAttr, IntegerAttr, IntegerType, MemRefType, TensorType
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, SSAValue
+
+
+def is_value(x: object) -> TypeGuard[SSAValue]:
+    """Whether this is a value."""
+    return isinstance(x, SSAValue)
 
 
 def is_memref(x: object) -> TypeGuard[MemRefType[Attribute]]:
@@ -38,4 +43,4 @@ def is_array(x: object) -> TypeGuard[ArrayAttr[Attribute]]:
     return isinstance(x, ArrayAttr)
 
 
-__all__ = ["is_array", "is_integer", "is_integer_type", "is_memref", "is_plain_integer", "is_tensor"]
+__all__ = ["is_array", "is_integer", "is_integer_type", "is_memref", "is_plain_integer", "is_tensor", "is_value"]

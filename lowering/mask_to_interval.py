@@ -293,7 +293,7 @@ class FunctionLowering:
             case mask.ReadOp():
                 mapping[op.result] = body.insert(interval.ReadOp(mapping[op.table], mapping[op.index])).result
             case mask.SearchOp():
-                mapping[op.result] = body.insert(self._search(mapping[op.table], mapping[op.value])).result
+                mapping[op.result] = body.insert(self.search(mapping[op.table], mapping[op.value])).result
             case mask.QueriesOp():
                 mapping[op.result] = self.part.queries
             case mask.KeysOp():
@@ -304,7 +304,7 @@ class FunctionLowering:
             case _:
                 raise LoweringError(f"mask-to-interval: {op.name} cannot stand in the body of a leaf")
 
-    def _search(self, table: SSAValue, value: SSAValue) -> interval.SearchOp:
+    def search(self, table: SSAValue, value: SSAValue) -> interval.SearchOp:
         """A search, which says that its table ascends."""
         if isinstance(table, BlockArgument):
             self.ascending.add(table.index - len(LEADING_ARGUMENTS))
@@ -378,7 +378,7 @@ _RULES: dict[type[Operation], Callable[[FunctionLowering, Any], Any]] = {
     mask.QueriesOp: lambda self, op: self.part.queries,
     mask.KeysOp: lambda self, op: self.part.keys,
     mask.ReadOp: lambda self, op: self.insert(interval.ReadOp(self.values[op.table], self.values[op.index])),
-    mask.SearchOp: lambda self, op: self.insert(self._search(self.values[op.table], self.values[op.value])),
+    mask.SearchOp: lambda self, op: self.insert(self.search(self.values[op.table], self.values[op.value])),
     mask.AllOp: FunctionLowering.everything,
     mask.NoneOp: FunctionLowering.nothing,
     mask.BandOp: FunctionLowering.band,

@@ -108,7 +108,8 @@ def emit_cycles(
     for cycle in cycles:
         groups.setdefault(cycle.offset, []).append(cycle)
     found: list[SSAValue] = []
-    for group in groups.values():
+    for members in groups.values():
+        group: list[Cycle] = members
         while group:
             finest = min(cycle.period for cycle in group)
             own = [cycle for cycle in group if cycle.period == finest]

@@ -90,9 +90,9 @@ class PredicateReader:
     key: SSAValue
     position: Expr
     """What the predicate takes for the key's position."""
-    _free: dict[SSAValue, bool] = field(default_factory=dict)
-    _clones: dict[object, SSAValue] = field(default_factory=dict)
-    _integers: dict[SSAValue, Expr] = field(default_factory=dict)
+    _free: dict[SSAValue, bool] = field(default_factory=dict[SSAValue, bool])
+    _clones: dict[object, SSAValue] = field(default_factory=dict[object, SSAValue])
+    _integers: dict[SSAValue, Expr] = field(default_factory=dict[SSAValue, Expr])
 
     # ---- truth values ----
 

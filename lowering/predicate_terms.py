@@ -19,11 +19,11 @@ from xdsl.ir import SSAValue
 
 from compilemask.dialects import interval
 from compilemask.passes.bound_emission import BoundEmitter
-from compilemask.passes.bounds import Bounds, Expr, Extreme, Product, Select, Value, _Node, constant, of_atom
+from compilemask.passes.bounds import Bounds, Expr, Extreme, Node, Product, Select, Value, constant, of_atom
 
 
 @dataclass(frozen=True, eq=False)
-class Quotient(_Node):
+class Quotient(Node):
     """floor(dividend / divisor), divisor >= 2, where the dividend depends on the key."""
 
     dividend: Expr
@@ -34,7 +34,7 @@ class Quotient(_Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Entry(_Node):
+class Entry(Node):
     """The entry of a table at an index that depends on the key."""
 
     table: SSAValue
@@ -45,7 +45,7 @@ class Entry(_Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Choice(_Node):
+class Choice(Node):
     """`then` where a formula holds, else `other`."""
 
     formula: Any
@@ -57,7 +57,7 @@ class Choice(_Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Opaque(_Node):
+class Opaque(Node):
     """A value that depends on the key in a way that is not looked into."""
 
     ssa: SSAValue
@@ -79,9 +79,9 @@ class Terms:
     bounds: Bounds
     key: SSAValue
     emitter: BoundEmitter = field(init=False)
-    reasons: dict[str, None] = field(default_factory=dict)
+    reasons: dict[str, None] = field(default_factory=dict[str, None])
     """Why constraints were not solved, in order."""
-    _emitted: dict[object, SSAValue] = field(default_factory=dict)
+    _emitted: dict[object, SSAValue] = field(default_factory=dict[object, SSAValue])
 
     def __post_init__(self) -> None:
         self.emitter = BoundEmitter(self.builder)
@@ -192,20 +192,26 @@ class Terms:
 
         result = constant(expr.constant)
         for atom, factor in expr.terms:
-            replaced = of_atom(atom)
+            replaced = None
             if atom == old:
                 replaced = new
             elif self._is_open(atom):
-                match atom:
-                    case Quotient(dividend, divisor):
-                        replaced = self.quotient(again(dividend), divisor)
-                    case Entry(table, index):
-                        replaced = self.entry(table, again(index))
-                    case Extreme(kind, items):
-                        replaced = self.extreme(kind, [again(item) for item in items])
-                    case Choice():
-                        replaced = choice(atom, again)
-                    case _:
-                        pass
-            result = result + replaced * factor
+                replaced = self._with_parts(atom, again, choice)
+            result = result + (of_atom(atom) if replaced is None else replaced) * factor
         return result
+
+    def _with_parts(
+        self, atom: Node, again: Callable[[Expr], Expr], choice: Callable[[Choice, Callable[[Expr], Expr]], Expr]
+    ) -> Expr | None:
+        """The atom with other parts; None if it has none that may be put in another's place."""
+        match atom:
+            case Quotient(dividend, divisor):
+                return self.quotient(again(dividend), divisor)
+            case Entry(table, index):
+                return self.entry(table, again(index))
+            case Extreme(kind, items):
+                return self.extreme(kind, [again(item) for item in items])
+            case Choice():
+                return choice(atom, again)
+            case _:
+                return None

@@ -62,7 +62,8 @@ def _atom_text(atom: Any) -> str:
             return f"({text_of(then)} or {text_of(other)})"
         case Product(lhs, rhs):
             return f"{_grouped(lhs)} * {_grouped(rhs)}"
-    return "?"
+        case _:
+            return "?"
 
 
 def _value_text(value: SSAValue, depth: int = _DEEPEST) -> str:

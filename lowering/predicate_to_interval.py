@@ -20,6 +20,7 @@ from xdsl.dialects.builtin import IntegerAttr, i1
 from xdsl.ir import Operation, SSAValue
 
 from compilemask.dialects import interval, mask
+from compilemask.dialects.narrowing import is_value
 from compilemask.lowering.predicate_cycles import as_cycle, beyond_lines, emit_cycles
 from compilemask.lowering.predicate_formula import (
     UNKNOWN,
@@ -307,7 +308,7 @@ def lower_predicate(
     q, queries, count = (lift(bounds, value) for value in (frame.q, frame.queries, frame.keys))
     for small, large in ((constant(0), q), (q, queries - 1), (constant(0), kv), (kv, count - 1)):
         bounds.assume_le(small, large)
-    known = {old: new for old, new in values.items() if isinstance(new, SSAValue)} | {query: frame.q}
+    known = {old: new for old, new in values.items() if is_value(new)} | {query: frame.q}
     reader = PredicateReader(terms, known, (frame.queries, frame.keys), key, kv)
     end = op.body.block.last_op
     assert isinstance(end, mask.YieldOp)

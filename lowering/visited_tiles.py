@@ -44,8 +44,8 @@ class Ranges:
     """Executes operations of an interval function on the rows of all query tiles; a value is worked out once."""
 
     tiles: int
-    known: dict[SSAValue, Span] = field(default_factory=dict)
-    _truths: dict[SSAValue, Truth] = field(default_factory=dict)
+    known: dict[SSAValue, Span] = field(default_factory=dict[SSAValue, Span])
+    _truths: dict[SSAValue, Truth] = field(default_factory=dict[SSAValue, Truth])
 
     def constant(self, value: int) -> Span:
         """The same number for all rows."""
@@ -89,7 +89,8 @@ class Ranges:
             case interval.IsqrtOp():
                 root = np.sqrt(np.maximum(self[op.operand].most, 0).astype(np.float64))
                 return Span(self.constant(-1).least, root.astype(np.int64) + 1)
-        return anything
+            case _:
+                return anything
 
     def _quotient(self, a: Span, b: Span) -> Span:
         """Rounded in any direction; by a divisor that is the same positive number for all rows."""
@@ -128,7 +129,8 @@ class Ranges:
                 # a < b, or a <= b
                 slack = 0 if op.predicate_name in ("slt", "sgt") else 1
                 return Truth(a.least < b.most + slack, a.most >= b.least + slack)
-        return Truth(either, either)
+            case _:
+                return Truth(either, either)
 
 
 def _product(a: Span, b: Span) -> Span:

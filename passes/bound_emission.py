@@ -46,7 +46,9 @@ class BoundEmitter:
     outer: BoundEmitter | None = None
     lines: frozenset[SSAValue] = frozenset()
     line: SSAValue | None = None
-    _values: dict[Expr | Atom | Condition | SSAValue, SSAValue] = field(default_factory=dict)
+    _values: dict[Expr | Atom | Condition | SSAValue, SSAValue] = field(
+        default_factory=dict[Expr | Atom | Condition | SSAValue, SSAValue]
+    )
 
     def emit_named(self, expr: Expr, hint: str) -> SSAValue:
         """The value of an expression, called `hint` in printed IR unless it has a name."""

@@ -23,11 +23,12 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from xdsl.dialects import arith as xdsl_arith
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr
+from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import BlockArgument, SSAValue
 from xdsl.traits import ConstantLike
 
 from compilemask.dialects import interval
+from compilemask.dialects.narrowing import is_array, is_integer
 from compilemask.passes.bounds import (
     All,
     Bounds,
@@ -55,8 +56,8 @@ class Motion:
     q: SSAValue
     rows: int = 128
     known: bool = True
-    _per_query: dict[object, int] = field(default_factory=dict)
-    _per_key: dict[object, int] = field(default_factory=dict)
+    _per_query: dict[object, int] = field(default_factory=dict[object, int])
+    _per_key: dict[object, int] = field(default_factory=dict[object, int])
 
     @property
     def unit(self) -> int:
@@ -121,6 +122,8 @@ class Motion:
                     self.known = False
             case _ if condition_depends(condition, frozenset({self.q})):
                 self.known = False
+            case _:
+                pass
 
     def follows_raster(self, first: Expr, pitch: Expr, bounds: Bounds) -> bool:
         """Whether the first line of a row is its own line of the raster and an offset, or the same on all rows: then
@@ -186,9 +189,9 @@ def is_ascending(table: SSAValue) -> bool:
     """Whether a parameter's function says that the table's entries ascend (`ascending` lists their numbers)."""
     func = table.owner.parent_op() if isinstance(table, BlockArgument) else None
     listed = func.attributes.get("ascending") if func is not None else None
-    if not isinstance(listed, ArrayAttr) or not isinstance(table, BlockArgument):
+    if not is_array(listed) or not isinstance(table, BlockArgument):
         return False
-    return any(isinstance(item, IntegerAttr) and item.value.data == table.index for item in listed.data)
+    return any(is_integer(item) and item.value.data == table.index for item in listed.data)
 
 
 # ---- translation invariance ----

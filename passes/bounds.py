@@ -31,7 +31,7 @@ PROOF_SIZE = 60
 # ---- expressions ----
 
 
-class _Node:
+class Node:
     """A node of an expression that knows its hash and its size, so that comparing and bounding large ones is cheap."""
 
     __slots__ = ("_hash", "_key", "size")
@@ -47,7 +47,7 @@ class _Node:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, _Node) or type(self) is not type(other) or self._hash != other._hash:
+        if not isinstance(other, Node) or type(self) is not type(other) or self._hash != other._hash:
             return False
         if self._key is not other._key:
             if self._key != other._key:
@@ -59,7 +59,7 @@ class _Node:
 
 
 @dataclass(frozen=True, eq=False)
-class Value(_Node):
+class Value(Node):
     """An SSA value that is not looked into."""
 
     ssa: SSAValue
@@ -69,7 +69,7 @@ class Value(_Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Extreme(_Node):
+class Extreme(Node):
     """The minimum or maximum of at least two expressions."""
 
     kind: str
@@ -80,7 +80,7 @@ class Extreme(_Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Select(_Node):
+class Select(Node):
     """`then` where the condition holds, else `other`."""
 
     condition: Condition
@@ -93,7 +93,7 @@ class Select(_Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Product(_Node):
+class Product(Node):
     """A product of two expressions that both vary."""
 
     lhs: Expr
@@ -107,7 +107,7 @@ Atom: TypeAlias = Value | Extreme | Select | Product
 
 
 @dataclass(frozen=True, eq=False)
-class Expr(_Node):
+class Expr(Node):
     """constant + sum of coefficient * atom; coefficients are not 0 and atoms differ."""
 
     constant: int
@@ -164,7 +164,7 @@ def atoms(expr: Expr) -> Iterable[Atom]:
 
 
 @dataclass(frozen=True, eq=False)
-class NonNegative(_Node):
+class NonNegative(Node):
     """expr >= 0."""
 
     expr: Expr
@@ -174,7 +174,7 @@ class NonNegative(_Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Flag(_Node):
+class Flag(Node):
     """An i1 value that is not looked into."""
 
     ssa: SSAValue
@@ -184,7 +184,7 @@ class Flag(_Node):
 
 
 @dataclass(frozen=True, eq=False)
-class All(_Node):
+class All(Node):
     """Every one of the conditions holds."""
 
     items: tuple[Condition, ...]
@@ -203,9 +203,9 @@ Condition: TypeAlias = NonNegative | Flag | All
 class Bounds:
     """Facts about the values of one function, and what follows from them."""
 
-    lower: dict[Atom, list[Expr]] = field(default_factory=dict)
-    upper: dict[Atom, list[Expr]] = field(default_factory=dict)
-    _proofs: dict[Expr, bool] = field(default_factory=dict)
+    lower: dict[Atom, list[Expr]] = field(default_factory=dict[Atom, list[Expr]])
+    upper: dict[Atom, list[Expr]] = field(default_factory=dict[Atom, list[Expr]])
+    _proofs: dict[Expr, bool] = field(default_factory=dict[Expr, bool])
     _steps: int = 0
 
     def assume_le(self, a: Expr, b: Expr) -> None:
@@ -251,6 +251,8 @@ class Bounds:
                 return (any if (kind == "max") == (coefficient > 0) else all)(holds(item) for item in items)
             case Select(_, then, other):
                 return holds(then) and holds(other)
+            case _:
+                pass
         known = self.lower if coefficient > 0 else self.upper
         if any(holds(bound) for bound in known.get(atom, ())):
             return True
@@ -393,6 +395,8 @@ def lift(bounds: Bounds, value: SSAValue, renamed: Mapping[SSAValue, Expr] | Non
                 return bounds.minimum(sub(a), sub(b))
             case "arith.select":
                 return bounds.select(lift_condition(bounds, a, renamed), sub(b), sub(op.operands[2]))
+            case _:
+                pass
     return of_atom(Value(value))
 
 

@@ -7,7 +7,7 @@ with observing(Timing(sys.stderr)):
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ def described(item: ModulePass) -> str:
 
 
 @contextmanager
-def observing(*observers: Observer) -> Iterator[None]:
+def observing(*observers: Observer) -> Generator[None, None, None]:
     """Within it, observers see what this thread compiles and launches."""
     observation = Observation((*_observation.get().observers, *observers))
     try:
@@ -79,7 +79,7 @@ def current_observation() -> Observation:
 
 
 @contextmanager
-def resuming(observation: Observation) -> Iterator[None]:
+def resuming(observation: Observation) -> Generator[None, None, None]:
     """Within it, this thread is observed as another one was, if that is not over."""
     token = _observation.set(_UNOBSERVED if observation.is_over else observation)
     try:

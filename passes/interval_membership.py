@@ -26,7 +26,7 @@ class MembershipEmitter:
 
     func: interval.FuncOp
     block: Block
-    _values: dict[SSAValue, SSAValue] = field(default_factory=dict)
+    _values: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
 
     def __post_init__(self) -> None:
         self.builder = Builder(InsertPoint.at_end(self.block))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from xdsl.builder import Builder
 from xdsl.context import Context
@@ -54,10 +55,10 @@ class Normalizer:
 
     bounds: Bounds
     algebra: SetAlgebra
-    reasons: dict[str, None] = field(default_factory=dict)
+    reasons: dict[str, None] = field(default_factory=dict[str, None])
     """What made sets inexact, in order."""
-    _known: dict[SSAValue, Enclosure] = field(default_factory=dict)
-    _conditions: dict[SSAValue, Condition | None] = field(default_factory=dict)
+    _known: dict[SSAValue, Enclosure] = field(default_factory=dict[SSAValue, Enclosure])
+    _conditions: dict[SSAValue, Condition | None] = field(default_factory=dict[SSAValue, Condition | None])
 
     def enclosure(self, value: SSAValue) -> Enclosure:
         """The enclosure of a set; worked out once, however many sets are made of it."""
@@ -74,7 +75,7 @@ class Normalizer:
                 return _exact(RowSet((), (self._family(op),)))
             case interval.WhenOp():
                 condition = lift_condition(self.bounds, op.condition)
-                return self._monotone(lambda a: self.algebra.when(condition, a), op.value)
+                return self._monotone(partial(self.algebra.when, condition), op.value)
             case interval.ConcatOp():
                 return self._concat(op)
             case interval.UnionOp():
@@ -142,7 +143,7 @@ class Normalizer:
         rows, other = self._rows(op.lhs), self._rows(op.rhs)
         if rows is None or other is None or not self.algebra.exclude(rows, other):
             return None
-        return self._monotone(lambda a, b: self.algebra.alternate(rows, a, b), op.lhs, op.rhs)
+        return self._monotone(partial(self.algebra.alternate, rows), op.lhs, op.rhs)
 
     def _rows(self, value: SSAValue) -> Condition | None:
         """A condition without which a row sees nothing of a set."""

@@ -77,7 +77,7 @@ class Timing(Observer):
     """Prints how long each pass took, once all have run."""
 
     stream: TextIO
-    _rows: list[tuple[str, float]] = field(default_factory=list)
+    _rows: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
 
     def begin(self, module: ModuleOp, passes: Sequence[ModulePass]) -> None:
         self._rows.clear()

@@ -86,6 +86,8 @@ class ProvePass(ModulePass):
                     self._report(func, prove_interval(func, source, self.timeout_ms))
                 case tiling.FuncOp():
                     self._report(func, prove_tiling(func, _module_of(func), self.timeout_ms))
+                case _:
+                    pass
         if sources:
             raise LoweringError(f"prove: no interval.func @{next(iter(sources))} to compare the mask with")
 

@@ -161,7 +161,7 @@ def _nested(func: interval.FuncOp, between: interval.BetweenOp) -> Claim:
 
 
 def _ordered(func: interval.FuncOp, source: mask.FuncOp | None, parts: list[Part], prefix: str) -> list[Claim]:
-    name, claims = func.sym_name.data, []
+    name, claims = func.sym_name.data, list[Claim]()
     ranges = [part for part in parts if isinstance(part, interval.RangeOp)]
     families = [part for part in parts if isinstance(part, interval.FamilyOp)]
 

@@ -38,11 +38,11 @@ class Tile:
     callee: interval.FuncOp
     world: World
     call: Call
-    rows: dict[SSAValue, Rows] = field(default_factory=dict)
-    covers: list[Rows] = field(default_factory=list)
-    cores: list[Rows] = field(default_factory=list)
-    described: list[Rows] = field(default_factory=list)
-    asked: list[Row] = field(default_factory=list)
+    rows: dict[SSAValue, Rows] = field(default_factory=dict[SSAValue, Rows])
+    covers: list[Rows] = field(default_factory=list[Rows])
+    cores: list[Rows] = field(default_factory=list[Rows])
+    described: list[Rows] = field(default_factory=list[Rows])
+    asked: list[Row] = field(default_factory=list[Row])
 
     def __post_init__(self) -> None:
         height, world, call = self.func.shape.rows.data, self.world, self.call

@@ -101,8 +101,12 @@ _FLOAT32: dict[str, _Table] = {
     **dict.fromkeys(("sm_80", "sm_90", "sm_100", "sm_120"), _FLOAT32_CUDA),
     "gfx": {64: (64, 32, 4, 2), 128: (64, 32, 8, 1), 256: (64, 16, 8, 1)},
 }
-_FAMILIES = {"80": "sm_80", "86": "sm_120", "89": "sm_120", "90": "sm_90", "100": "sm_100", "103": "sm_100"}
-_FAMILIES |= {"120": "sm_120", "121": "sm_120"}
+_FAMILIES = {
+    "80": "sm_80",
+    "90": "sm_90",
+    **dict.fromkeys(("100", "103"), "sm_100"),
+    **dict.fromkeys(("86", "89", "120", "121"), "sm_120"),
+}
 
 
 def target_family(target: str) -> str:

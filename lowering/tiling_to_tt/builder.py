@@ -48,7 +48,7 @@ Literals fold (`x + 0`, `x * 1`, `2 * 3`); used ones become constants at the top
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -60,7 +60,6 @@ from xdsl.dialects.builtin import (
     DictionaryAttr,
     FloatAttr,
     IntegerAttr,
-    IntegerType,
     ModuleOp,
     bf16,
     f16,
@@ -76,6 +75,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from compilemask.dialects.narrowing import is_integer_type
 from compilemask.dialects.triton import tt
 from compilemask.dialects.triton.types import PointerType, element_of, shape_of
 from compilemask.errors import LoweringError
@@ -125,7 +125,7 @@ class _ConstantPool:
     def _emit(self, literal: Number, type_: Attribute) -> SSAValue:
         if shape_of(type_):
             op: Operation = tt.SplatOp(self.get(literal, element_of(type_)), type_)
-        elif isinstance(type_, IntegerType):
+        elif is_integer_type(type_):
             op = xdsl_arith.ConstantOp(IntegerAttr(int(literal), type_))
             op.results[0].name_hint = f"{'m' if literal < 0 else 'c'}{abs(int(literal))}"
         elif isinstance(type_, AnyFloat):
@@ -202,7 +202,7 @@ class KernelBuilder:
         return self._pools[-1].get(literal, type_)
 
     @contextmanager
-    def insert_into(self, block: Block, *, isolated: bool = False) -> Iterator[None]:
+    def insert_into(self, block: Block, *, isolated: bool = False) -> Generator[None, None, None]:
         """Emit into `block` inside the `with`; an isolated block sees nothing around it, constants included."""
         outer_blocks, outer_pools = self._blocks, self._pools
         self._blocks = [block] if isolated else [*outer_blocks, block]
@@ -536,8 +536,10 @@ class KernelBuilder:
 
 Combine = Callable[[tuple[Value, ...], tuple[Value, ...]], Sequence[Value]]
 
-_REDUCTIONS = {"max": "max", "min": "min", "sum": "add", "prod": "mul", "or": "or", "and": "and", "xor": "xor"}
-_REDUCTIONS |= {"umax": "umax", "umin": "umin"}
+_REDUCTIONS = {
+    **{"sum": "add", "prod": "mul"},
+    **{name: name for name in ("max", "min", "umax", "umin", "or", "and", "xor")},
+}
 
 
 def _combiner(kind: str) -> Callable[[Value, Value], Value]:

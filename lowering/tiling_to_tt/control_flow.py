@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Protocol
 
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import IntegerType, i1
+from xdsl.dialects.builtin import i1
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
+from compilemask.dialects.narrowing import is_integer_type
 from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_tt.value import Emitter, Value
 
@@ -67,7 +68,7 @@ class ForLoop(_Structured):
         super().__init__(kernel)
         self._attributes = attributes
         index_type = bounds[0].type
-        if not isinstance(index_type, IntegerType):
+        if not is_integer_type(index_type):
             raise LoweringError(f"loop bounds are integers, not {index_type}")
         _require_types("loop bounds", bounds, [index_type] * 3)
         self._bounds, self._initial = [bound.ssa for bound in bounds], [value.ssa for value in carried]
@@ -128,7 +129,7 @@ class IfElse(_Structured):
         return self._branch(1)
 
     @contextmanager
-    def _branch(self, index: int) -> Iterator[None]:
+    def _branch(self, index: int) -> Generator[None, None, None]:
         if self._blocks[index] is not None:
             raise LoweringError("this branch is already filled")
         block = self._blocks[index] = Block()
@@ -174,7 +175,7 @@ class WhileLoop(_Structured):
         return self
 
     @contextmanager
-    def condition(self) -> Iterator[tuple[Value, ...]]:
+    def condition(self) -> Generator[tuple[Value, ...], None, None]:
         """Decides whether to go on, from the carried values."""
         with self.kernel.insert_into(self._before):
             yield self._wrap(self._before.args)
@@ -188,7 +189,7 @@ class WhileLoop(_Structured):
         self.kernel.emit_op(scf.ConditionOp(condition.ssa, *(value.ssa for value in values)))
 
     @contextmanager
-    def body(self) -> Iterator[tuple[Value, ...]]:
+    def body(self) -> Generator[tuple[Value, ...], None, None]:
         """The body, given the values of `continue_if`."""
         if self._passed is None:
             raise LoweringError("fill condition() before body()")

@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import AnyFloat, BFloat16Type, Float16Type, Float32Ty
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from compilemask.dialects import arith
+from compilemask.dialects.narrowing import is_integer_type
 from compilemask.dialects.triton import tt
 from compilemask.dialects.triton.layouts import SliceLayout
 from compilemask.dialects.triton.types import PointerType, element_of, encoding_of, like, shape_of, with_shape
@@ -95,7 +96,7 @@ class Value:
     def __bool__(self) -> bool:
         raise LoweringError("a kernel value has no truth at build time; use where(), if_else() or & and |")
 
-    def __getitem__(self, index: object) -> Value:
+    def __getitem__(self, index: slice | tuple[slice | None, ...] | None) -> Value:
         """`x[:, None]`, `x[None, :]`, ...: insert dimensions of size 1."""
         result = self
         items = index if isinstance(index, tuple) else (index,)
@@ -211,7 +212,7 @@ def normalize(literal: Number, dtype: Attribute) -> Number:
     """The literal as `dtype` holds it: wrapped two's complement for integers, rounded for floats."""
     if dtype == i1:
         return bool(literal)
-    if isinstance(dtype, IntegerType):
+    if is_integer_type(dtype):
         if isinstance(literal, float):
             raise LoweringError(f"float literal {literal} where {dtype} is needed")
         width = dtype.width.data
@@ -257,7 +258,7 @@ def lift(partner: Value, value: Value | Number) -> Value:
     if isinstance(value, Value):
         return value
     dtype = default_type(value) if partner.is_pointer else partner.dtype
-    if isinstance(dtype, IntegerType) and not -(1 << (dtype.width.data - 1)) <= value < 1 << dtype.width.data:
+    if is_integer_type(dtype) and not -(1 << (dtype.width.data - 1)) <= value < 1 << dtype.width.data:
         raise LoweringError(f"{value} does not fit {dtype}")
     return Value(partner.emitter, dtype, literal=value)
 
@@ -377,11 +378,11 @@ _INTEGER_FOLDS: dict[str, Callable[[int, int], int]] = {
     "mul": operator.mul,
     "tdiv": _truncated_quotient,
     "trem": lambda a, b: a - b * _truncated_quotient(a, b),
-    "and": operator.and_,
-    "or": operator.or_,
-    "xor": operator.xor,
-    "shl": operator.lshift,
-    "shr": operator.rshift,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "shl": lambda a, b: a << b,
+    "shr": lambda a, b: a >> b,
     "min": min,
     "max": max,
 }
@@ -492,7 +493,7 @@ def _log2_of_literal(value: Value) -> int | None:
 def add_pointer(pointer: Value, offset: Value | Number) -> Value:
     """Pointers moved by a number of elements, both broadcast to one shape."""
     moved = lift(pointer, offset)
-    if not isinstance(moved.dtype, IntegerType) or moved.dtype == i1:
+    if not is_integer_type(moved.dtype) or moved.dtype == i1:
         raise LoweringError(f"pointers move by integers, not by {moved.type}")
     if moved.literal == 0 and not moved.shape:
         return pointer
@@ -547,8 +548,8 @@ def cast(value: Value, dtype: Attribute, *, unsigned: bool = False) -> Value:
     """The value as another number type; i1 is 0 or 1, integers are signed unless `unsigned`; floats truncate."""
     if value.dtype == dtype:
         return value
-    if value.literal is not None and isinstance(dtype, IntegerType | AnyFloat):
-        literal = int(value.literal) if isinstance(dtype, IntegerType) and dtype != i1 else value.literal
+    if value.literal is not None and (is_integer_type(dtype) or isinstance(dtype, AnyFloat)):
+        literal = int(value.literal) if is_integer_type(dtype) and dtype != i1 else value.literal
         if not (unsigned and literal < 0):
             return Value(value.emitter, like(value.type, dtype), literal=literal)
     if value.is_float and isinstance(dtype, AnyFloat) and value.dtype != f32 and dtype != f32:

@@ -41,6 +41,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, i8, i32, i6
 from xdsl.ir import Attribute, Block, Operation
 from xdsl.utils.exceptions import VerifyException
 
+from compilemask.dialects.narrowing import is_tensor
 from compilemask.dialects.triton import tt, ttg, ttng
 from compilemask.dialects.triton.layouts import (
     BARRIER_LAYOUT,
@@ -280,14 +281,14 @@ class GpuKernelBuilder(KernelBuilder):
     ) -> Value:
         """PTX on `packed` elements at a time, `$0` being the result, of the operands' shape and layout."""
         result = args[0].type if dtype is None else like(args[0].type, dtype)
-        if not isinstance(result, TensorType) and dtype is not None:
+        if dtype is not None and not is_tensor(result):
             result = dtype
         operands = [x.ssa for x in args]
         return self.emit(ttg.ElementwiseInlineAsmOp(asm, constraints, operands, [result], packed=packed, pure=pure))
 
     def round_in_place(self, x: Value, dtype: Attribute) -> Value:
         """An f32 tensor as bf16 or f16, converted here: LLVM would move a plain cast to the value's use."""
-        names = {bf16: "bf16x2", f16: "f16x2"}
+        names: dict[Attribute, str] = {bf16: "bf16x2", f16: "f16x2"}
         if dtype not in names or x.dtype != f32:
             raise LoweringError(f"no conversion of {x.type} to {dtype}")
         return self.inline_asm(f"cvt.rn.{names[dtype]}.f32 $0, $2, $1;", "=r,r,r", [x], dtype, packed=2, pure=False)

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Protocol
 
-from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Block, BlockArgument, Region, SSAValue
 
+from compilemask.dialects.narrowing import is_tensor
 from compilemask.dialects.triton import ttg
 from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_tt.control_flow import RegionEmitter
@@ -65,7 +65,7 @@ class WarpSpecialize:
 
     def capture(self, value: SSAValue, block: Block) -> BlockArgument:
         """The argument of a partition's block that stands for a value from outside."""
-        if isinstance(value.type, TensorType):
+        if is_tensor(value.type):
             raise LoweringError(f"a partition cannot use {value.type} from outside; pass it through shared memory")
         for index, known in enumerate(self.captures):
             if known is value:

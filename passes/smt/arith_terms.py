@@ -55,6 +55,8 @@ def execute(world: World, op: Operation, operands: Sequence[Term]) -> Term:
             return z3().If(*operands)
         case arith.ExtSIOp() | arith.ExtUIOp() if z3().is_bool(operands[0]):
             return z3().If(operands[0], z3().IntVal(-1 if isinstance(op, arith.ExtSIOp) else 1), z3().IntVal(0))
+        case _:
+            pass
     if boolean and op.name in _LOGIC:
         return _LOGIC[op.name](*operands)
     if not boolean and op.name in _BINARY:

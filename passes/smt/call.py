@@ -115,7 +115,7 @@ def _filled(known: dict[int, int], length: int) -> tuple[int, ...]:
     """A table with the entries that are known; others are as the one before, so that ascending entries ascend."""
     inside = sorted(index for index in known if 0 <= index < length)
     value = known[inside[0]] if inside else 0
-    entries = []
+    entries: list[int] = []
     for index in range(length):
         value = known.get(index, value)
         entries.append(value)

@@ -133,7 +133,7 @@ def _place(plane: _Plane, op: mask.PlaceOp) -> Term:
     return z3().And(*inside, part.run(op.body.block)[0])
 
 
-_RULES: dict[type[Operation], Callable[..., Any]] = {
+_RULES: dict[type[Operation], Callable[[_Plane, Any], Any]] = {
     mask.QueriesOp: lambda plane, op: plane.call.queries,
     mask.KeysOp: lambda plane, op: plane.call.keys,
     mask.ReadOp: lambda plane, op: plane.values[op.table].read(plane.values[op.index]),
