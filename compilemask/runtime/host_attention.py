@@ -35,7 +35,7 @@ def is_taken(query: torch.Tensor) -> bool:
 
 def readable(x: torch.Tensor) -> torch.Tensor:
     """In f32, with rows whose numbers lie side by side."""
-    x = x.to(torch.float32)
+    x = x if x.dtype == torch.float32 else x.to(torch.float32)
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
@@ -54,8 +54,7 @@ def call(
     given = [tensors[name] for name in (*signature.strided, *signature.per_query)]
     batch, of_items, _, head_dim = tensors[signature.strided[-1]].shape
     sizes = _sizes(signature, tensors, heads, descriptor, (batch, of_items))
-    counter = torch.zeros(1, dtype=torch.int64)
-    arguments = Arguments((*given, descriptor.buffer, torch.tensor(sizes), counter), (scale,))
+    arguments = Arguments((*given, descriptor.buffer, sizes, [0]), (scale,))
     layout = descriptor.layout
     multiplications = batch * heads[0] * layout.queries * layout.keys * head_dim
     threads = min(torch.get_num_threads(), sizes[0], 1 + multiplications // _WORTH_A_THREAD)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import struct
+import tempfile
 from collections.abc import Sequence
+from ctypes import c_int64
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from compilemask.errors import TargetError
 from compilemask.passes.instrument import current_observers
-from compilemask.runtime.upstream_mlir import bindings
+from compilemask.runtime import object_cache
+from compilemask.runtime.host_object import LoadedObject
+from compilemask.runtime.upstream_mlir import bindings, version
 
 PIPELINE = (
     "builtin.module(canonicalize,cse,func.func(loop-invariant-code-motion),convert-scf-to-cf,expand-strided-metadata,"
@@ -24,17 +32,19 @@ _Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 class Arguments:
     """The arguments of a function of memrefs [n] and f32 numbers: an array of the address of each one's bytes.
 
-    A memref is five arguments: two addresses, an offset, its size and its stride.
+    A memref is five arguments: two addresses, an offset, its size and its stride. Memory may be a tensor, or integers,
+    which are copied into memory of i64.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[float] = ()) -> None:
+    def __init__(self, memory: Sequence[torch.Tensor | list[int]], numbers: Sequence[float] = ()) -> None:
         values: list[int] = []
-        for x in tensors:
-            address = x.data_ptr()
-            values += [address, address, 0, x.numel(), 1]
+        self._memory = [(c_int64 * len(x))(*x) if isinstance(x, list) else x for x in memory]
+        for x in self._memory:
+            is_tensor = isinstance(x, torch.Tensor)
+            address = x.data_ptr() if is_tensor else ctypes.addressof(x)
+            values += (address, address, 0, x.numel() if is_tensor else len(x), 1)
         values += [int.from_bytes(struct.pack("<f", number), "little") for number in numbers]
-        self._memory = tensors
-        self._values = (ctypes.c_int64 * len(values))(*values)
+        self._values = (c_int64 * len(values))(*values)
         first = ctypes.addressof(self._values)
         self._places = (ctypes.c_void_p * len(values))(*range(first, first + 8 * len(values), 8))
         self.address = ctypes.addressof(self._places)
@@ -53,8 +63,28 @@ class HostFunction:
 
 
 def compile_host_function(text: str, name: str) -> HostFunction:
-    """The function of that name in a module. Raises MissingDependencyError without MLIR's bindings, TargetError if it
-    cannot compile the module."""
+    """The function of that name in a module, from disk if it was compiled before. Raises MissingDependencyError without
+    MLIR's bindings, TargetError if it cannot compile the module."""
+    identity = "\n".join((text, PIPELINE, str(_OPTIMIZATION), version(), _processor()))
+    data = object_cache.find(identity)
+    if data is not None and (found := LoadedObject.of(data)) is not None:
+        return HostFunction(found.address(_entry_of(name)), found)
+    engine = _compiled(text, name)
+    function = HostFunction(engine.raw_lookup(name), engine)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "object"
+        engine.dump_to_object_file(str(path))
+        object_cache.keep(identity, path.read_bytes())
+    return function
+
+
+def _entry_of(name: str) -> str:
+    """The function that takes the address of its arguments' addresses, as the engine names it."""
+    return f"_mlir_{name}"
+
+
+def _compiled(text: str, name: str) -> Any:
+    """An execution engine with the module's code."""
     mlir = bindings()
     with mlir.ir.Context():
         try:
@@ -67,4 +97,13 @@ def compile_host_function(text: str, name: str) -> HostFunction:
             raise TargetError(f"MLIR cannot compile this module for the CPU: {error}") from error
     for observer in current_observers():
         observer.compiled(name, "cpu", {"mlir": text, "llvm": lowered})
-    return HostFunction(engine.raw_lookup(name), engine)
+    return engine
+
+
+@cache
+def _processor() -> str:
+    """What code is made for: instructions that one processor has are foreign to another."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().split("\n\n")[0].splitlines() if file.exists() else []
+    says = [line for line in lines if line.startswith(("model", "flags", "Features", "CPU"))]
+    return "\n".join((platform.machine(), platform.processor(), *says))

