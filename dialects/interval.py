@@ -40,6 +40,10 @@ UNBOUNDED = -1
 """Arity of a set whose number of intervals is known at run time only; printed as `?`."""
 
 
+PATCHES = "patches"
+"""The attribute that says the shapes of patches: of an interval function, and of the tiling function made of it."""
+
+
 @irdl_attr_definition
 class SetType(ParametrizedAttribute, TypeAttribute):
     """The visible keys of one row: at most `arity` half-open intervals (`?`: any number)."""

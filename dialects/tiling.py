@@ -15,6 +15,7 @@ counted. Counting makes the classes exact, whatever the bounds do from row to ro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import (
@@ -63,6 +64,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from compilemask.dialects.function import FunctionLike
+from compilemask.dialects.interval import PATCHES, PatchesAttr
 from compilemask.dialects.narrowing import is_memref, is_tensor
 from compilemask.dialects.tiling_score import (
     SCORE_TYPES,
@@ -258,7 +260,7 @@ class FuncOp(FunctionLike):
     """(tile, queries, keys, parameters...) -> the runs of key tiles that a query tile visits.
 
     Attributes: `shape` (`#tiling.shape<...>`), `patterns` (`#tiling<patterns ...>`) and `reserve`
-    (`#tiling.reserve<...>`).
+    (`#tiling.reserve<...>`); `patches` (`#interval.patches<...>`) if tiles of an image are patches of it.
     """
 
     name = "tiling.func"
@@ -270,6 +272,16 @@ class FuncOp(FunctionLike):
                 raise VerifyException(f"tiling.func @{self.sym_name.data} needs the attribute {name} = #{kind.name}")
         if not isinstance(self.body.block.last_op, ReturnOp):
             raise VerifyException(f"tiling.func @{self.sym_name.data} must end in tiling.return")
+        self._verify_patches()
+
+    def _verify_patches(self) -> None:
+        if PATCHES not in self.attributes:
+            return
+        if (patches := self.patches) is None:
+            raise VerifyException(f"tiling.func @{self.sym_name.data}: {PATCHES} must be #{PatchesAttr.name}")
+        rows, keys = self.shape.rows.data, self.shape.keys.data
+        if (prod(patches.query_shape), prod(patches.key_shape)) != (rows, keys):
+            raise VerifyException(f"tiling.func @{self.sym_name.data}: patches must be tiles, of {rows} x {keys}")
 
     @property
     def shape(self) -> ShapeAttr:
@@ -277,6 +289,12 @@ class FuncOp(FunctionLike):
         shape = self.attributes["shape"]
         assert isinstance(shape, ShapeAttr)
         return shape
+
+    @property
+    def patches(self) -> PatchesAttr | None:
+        """Shapes of patches, if tiles are that."""
+        found = self.attributes.get(PATCHES)
+        return found if isinstance(found, PatchesAttr) else None
 
     @property
     def patterns(self) -> Patterns:

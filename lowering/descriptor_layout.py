@@ -11,14 +11,17 @@ from typing import Any
 
 from compilemask.dialects.tiling import ReserveAttr
 from compilemask.errors import DescriptorError
+from compilemask.lowering.patch_grid import Patches
 
 MAGIC = 0x434D4B31
-VERSION = 2
+VERSION = 3
 KEYS = 128
 """Keys of a tile."""
 HEADER_WORDS = 32
 SHARED_WORD = 15
 """The header's word that says whether patterns are shared."""
+PATCHES_WORD = 16
+"""The first of the header's words that say an image whose patches are the tiles."""
 TILE_WORDS = 8
 ORDER_WORDS = 8
 PATTERN_ROW_WORDS = 4
@@ -64,6 +67,8 @@ class Layout:
     pair_capacity: int
     pattern_capacity: int
     shared: bool
+    patches: Patches | None = None
+    """The image whose patches are tiles, if there is one: `queries` and `keys` are lengths in patched order then."""
 
     def __post_init__(self) -> None:
         if self.words > MAX_WORDS:
@@ -77,6 +82,11 @@ class Layout:
     def batch_shape(self) -> tuple[int, int]:
         """(B, H) of the masks."""
         return self.batch, self.heads
+
+    @cached_property
+    def lengths(self) -> tuple[int, int]:
+        """How many queries and keys there are."""
+        return (self.queries, self.keys) if self.patches is None else (self.patches.length, self.patches.length)
 
     @cached_property
     def masks(self) -> int:
@@ -173,8 +183,9 @@ class Room:
         rows: int = 128,
         pitch: int | None = None,
         touched: int | None = None,
+        patches: Patches | None = None,
     ) -> Layout:
-        """The layout for `batch` x `heads` masks over `queries` x `keys` positions."""
+        """The layout for `batch` x `heads` masks over `queries` x `keys` positions, or places of patched order."""
         query_tiles, key_tiles = ceil_div(queries, rows), ceil_div(keys, KEYS)
         partial = self.partial_tiles(query_tiles, key_tiles, pitch, touched, rows)
         # A run starts behind a partial tile, or where a part of the set starts at a tile boundary in every row.
@@ -182,4 +193,5 @@ class Room:
         runs = min(partial + starts * query_tiles, query_tiles * ceil_div(key_tiles, 2))
         patterns = 2 * len(diagonal_steps(rows)) * self.moving_bounds + 1 if self.shared else partial
         masks = batch * heads
-        return Layout(batch, heads, queries, keys, rows, masks * (partial + runs), masks * patterns, self.shared)
+        room = masks * (partial + runs), masks * patterns
+        return Layout(batch, heads, queries, keys, rows, *room, self.shared, patches)

@@ -8,20 +8,23 @@ need at most (`reserve`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from xdsl.builder import Builder
 from xdsl.context import Context
 from xdsl.dialects import arith as xdsl_arith
 from xdsl.dialects.builtin import FunctionType, IntegerAttr, ModuleOp
-from xdsl.ir import Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint
 
 from compilemask.dialects import interval, tiling
+from compilemask.dialects.interval import PATCHES
 from compilemask.errors import LoweringError
 from compilemask.lowering.descriptor_layout import KEYS, ceil_div
 from compilemask.passes import bound_motion
 from compilemask.passes.bounds import Bounds, function_bounds, lift
+from compilemask.passes.interval_patch import patches_of
 
 SUFFIX = "_tiles"
 """What a tiling function's name has behind that of its interval function."""
@@ -121,8 +124,11 @@ def _patterns(func: interval.FuncOp, form: NormalForm, bounds: Bounds) -> tiling
 
 
 def tiling_function(func: interval.FuncOp, rows: int = 128) -> tiling.FuncOp:
-    """The tiling function of an interval function, for query tiles of `rows` rows."""
+    """The tiling function of an interval function, for query tiles of `rows` rows or, in patched order, of a patch."""
     form, bounds = normal_form(func), function_bounds(func)
+    patches = patches_of(func)
+    if patches is not None:
+        rows = prod(patches.query_shape)
     inputs = func.function_type.inputs.data
     block = Block(arg_types=inputs)
     for name, argument, old in zip(
@@ -140,11 +146,13 @@ def tiling_function(func: interval.FuncOp, rows: int = 128) -> tiling.FuncOp:
     runs = builder.insert(tiling.ClassifyOp(symbol, tile_rows, envelopes, given)).result
     runs.name_hint = "runs"
     builder.insert(tiling.ReturnOp(runs))
-    attributes = {
+    attributes: dict[str, Attribute] = {
         "shape": tiling.ShapeAttr(rows, KEYS),
         "patterns": tiling.PatternsAttr(_patterns(func, form, bounds)),
         "reserve": _reserve(func, form, bounds, rows),
     }
+    if patches is not None:
+        attributes[PATCHES] = patches
     return tiling.FuncOp(
         symbol + SUFFIX, FunctionType.from_lists(inputs, [tiling.RunsType()]), Region(block), attributes
     )

@@ -7,7 +7,7 @@ image is a patch, as compact as its neighbourhood, and all that is said of tiles
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -19,6 +19,8 @@ from compilemask.errors import ShapeError
 
 MISSING = -1
 """What stands in patched order where there is no position."""
+PATCH_WORDS = 11
+"""Numbers that say an image and its patches."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,26 @@ class Patches:
 
     @property
     def transposed(self) -> Patches:
-        """Queries and keys exchanged."""
-        return Patches(self.origin, self.sizes, self.length, self.key_patch, self.query_patch)
+        """What the descriptor of the transposed mask has: its tiles are of 128 keys and of 128 queries."""
+        return Patches(self.origin, self.sizes, self.length, self.key_patch, self.key_patch)
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """As a descriptor's header has them (docs/descriptor.md): `PATCH_WORDS` numbers."""
+        triples = [(0, *x) if len(x) == 2 else x for x in (self.sizes, self.query_patch, self.key_patch)]
+        return (self.origin, *triples[0], self.length, *triples[1], *triples[2])
+
+    @classmethod
+    def of_words(cls, words: Sequence[int]) -> Patches | None:
+        """The patches with these `words`; None if all are 0. Raises ShapeError if they say no patches."""
+        if not any(words):
+            return None
+        triples = [tuple(words[i : i + 3]) for i in (1, 5, 8)]
+        axes = slice(1 if triples[0][0] == 0 else 0, None)
+        sizes, queries, keys = (x[axes] for x in triples)
+        found = cls(words[0], sizes, words[4], queries, keys)
+        _ = found.queries, found.keys
+        return found
 
 
 def patch_shapes(tile: int, axes: int, finest: int = 8) -> Iterator[tuple[int, ...]]:

@@ -19,6 +19,7 @@ from compilemask.lowering.interval_to_tiling import IntervalToTilingPass, moving
 from compilemask.lowering.mask_to_interval import MaskToIntervalPass
 from compilemask.passes.instrument import Observer, observing, run_passes
 from compilemask.passes.interval_normalize import IntervalNormalizePass
+from compilemask.passes.interval_patch import IntervalPatchPass
 
 LEVELS = ("mask", "interval", "tiling")
 """The levels above the kernels, from the top."""
@@ -38,6 +39,16 @@ def passes_to(level: str) -> list[ModulePass]:
     if level not in LEVELS:
         raise TargetError(f"unknown level {level!r}: expected one of {', '.join(LEVELS)}")
     return [item for name in LEVELS[: LEVELS.index(level) + 1] for item in PASSES[name]]
+
+
+def with_patches(passes: Sequence[ModulePass], queries: tuple[int, ...], keys: tuple[int, ...]) -> list[ModulePass]:
+    """The passes that lead to a tiling whose tiles of an image are patches of these shapes."""
+    steps: list[ModulePass] = []
+    for item in passes:
+        if isinstance(item, IntervalToTilingPass):
+            steps += [IntervalPatchPass(keys, queries), *_CLEAN_UP]
+        steps.append(item)
+    return steps
 
 
 def lower(module: ModuleOp, to: str, context: Context | None = None) -> ModuleOp:

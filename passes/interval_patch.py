@@ -24,11 +24,10 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from compilemask.dialects import interval
+from compilemask.dialects.interval import PATCHES
 from compilemask.errors import LoweringError
 from compilemask.passes.patch_emission import Arithmetic, Image, Segment
 
-ATTRIBUTE = "patches"
-"""The attribute that says the shapes of patches: of an interval function and of the tiling function made of it."""
 NAMES = ("origin", "frames", "lines", "columns", "length")
 """What the arguments behind those of the mask are called in printed IR; images have no frames."""
 
@@ -72,7 +71,7 @@ class _Patched:
         found = self._between(root) if isinstance(root, interval.BetweenOp) else self._set(end.value)
         self.builder.insert(interval.ReturnOp(found))
         kind = FunctionType.from_lists([argument.type for argument in self.block.args], [found.type])
-        attributes = {**self.func.attributes, ATTRIBUTE: self.patches}
+        attributes = {**self.func.attributes, PATCHES: self.patches}
         return interval.FuncOp(self.func.sym_name, kind, Region(self.block), attributes)
 
     def _clone(self, builder: Builder, op: Operation, values: dict[SSAValue, SSAValue]) -> None:
@@ -184,15 +183,15 @@ class IntervalPatchPass(ModulePass):
         patches = interval.PatchesAttr(self.keys if self.queries is None else self.queries, self.keys)
         patches.verify()
         for func in [func for func in op.walk() if isinstance(func, interval.FuncOp)]:
-            if ATTRIBUTE in func.attributes:
+            if PATCHES in func.attributes:
                 raise LoweringError(f"@{func.sym_name.data} is in patched order already")
             Rewriter.replace_op(func, _Patched(func, patches).finish(), [])
 
 
 def patches_of(func: interval.FuncOp) -> interval.PatchesAttr | None:
     """The shapes of patches of a function in patched order."""
-    found = func.attributes.get(ATTRIBUTE)
+    found = func.attributes.get(PATCHES)
     return found if isinstance(found, interval.PatchesAttr) else None
 
 
-__all__ = ["ATTRIBUTE", "IntervalPatchPass", "extra_arguments", "patches_of"]
+__all__ = ["IntervalPatchPass", "extra_arguments", "patches_of"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from compilemask.lowering.patch_grid import PATCH_WORDS
 from compilemask.runtime.bits import unpack
 from compilemask.runtime.descriptor import Descriptor
 
@@ -39,7 +40,7 @@ def check_mask(descriptor: Descriptor, b: int, h: int, dense: torch.Tensor) -> N
     own = [int(rows.diagonal(m * layout.rows).sum()) for m, rows in enumerate(dense.split(layout.rows))]
     found = descriptor.tiles[b, h, :, 7].tolist()
     assert all(mine <= exact for mine, exact in zip(found, own, strict=True))
-    unseen = int(sum(found) < layout.keys)
+    unseen = int(sum(found) < layout.lengths[1])
     assert descriptor.order[b, h].tolist() == [[*launch_record(descriptor, b, h, m), unseen] for m in order]
 
 
@@ -81,7 +82,8 @@ def check_bookkeeping(descriptor: Descriptor) -> None:
         *(layout.query_tiles, layout.key_tiles, layout.pair_capacity, layout.pattern_capacity),
     ]
     assert header[15] == int(layout.shared)
-    assert not any(header[16:])
+    patches = [0] * PATCH_WORDS if layout.patches is None else [*layout.patches.words]
+    assert header[16:] == patches + [0] * (16 - PATCH_WORDS)
     records = descriptor.tiles.reshape(-1, 8).cpu()
     pairs = records[:, 1] + records[:, 2]
     assert torch.equal(records[:, 0].long(), pairs.cumsum(0) - pairs)

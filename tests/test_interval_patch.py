@@ -67,8 +67,7 @@ def test_equals_the_mask(name: str, transposed: bool) -> None:
     patches, compiled = case.patches, cm.compile(case.mask)
     dense = case.mask.dense(patches.length, patches.length).numpy()
     if transposed:
-        patches, compiled, dense = patches.transposed, compiled.transposed, dense.swapaxes(-1, -2)
-        case = Case(case.mask, case.origin, case.sizes, case.behind, case.keys, case.queries)
+        compiled, dense = compiled.transposed, dense.swapaxes(-1, -2)
     func = pipeline.interval_of(patched(compiled.program.interval_module, case))
     rows, columns = patches.queries.positions, patches.keys.positions
     for b in range(dense.shape[0]):

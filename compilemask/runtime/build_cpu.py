@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from compilemask.lowering.descriptor_layout import (
     KEYS,
     MAGIC,
+    PATCHES_WORD,
     STATUS_OVERFLOW,
     TILE_WORDS,
     VERSION,
@@ -21,6 +22,7 @@ from compilemask.lowering.descriptor_layout import (
     diagonal_unit,
     tile_cost,
 )
+from compilemask.lowering.patch_grid import PATCH_WORDS
 from compilemask.runtime.bits import Ints, keys_below, pack, to_int32
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.row_intervals import MEMBERS_AT_ONCE, IntervalSet
@@ -74,7 +76,9 @@ def build(layout: Layout, masks: Sequence[RowsOfMask], shared: Sequence[Diagonal
         _write_shared(layout, buffer, shared)
     shape = (layout.batch, layout.heads, layout.queries, layout.keys, layout.rows, KEYS)
     counts = (layout.query_tiles, layout.key_tiles, layout.pair_capacity, layout.pattern_capacity)
-    buffer[:16] = (MAGIC, VERSION, *shape, *counts, pairs, patterns, status, layout.shared)
+    buffer[:PATCHES_WORD] = (MAGIC, VERSION, *shape, *counts, pairs, patterns, status, layout.shared)
+    if layout.patches is not None:
+        buffer[PATCHES_WORD : PATCHES_WORD + PATCH_WORDS] = layout.patches.words
     return Descriptor(torch.from_numpy(buffer), layout)
 
 
@@ -104,10 +108,16 @@ def _classify(layout: Layout, mask: RowsOfMask, with_words: bool) -> _Tiles:
             partial = np.nonzero(chunk == PARTIAL)
             words.extend(_words_of(layout, mask, partial[0] + first, partial[1]))
     empty = np.zeros((0, rows, 4), dtype=np.int64)
-    own = np.add.reduceat(
-        mask.inner.holds(np.arange(layout.queries)), np.arange(0, layout.queries, rows), dtype=np.int64
-    )
+    own = np.add.reduceat(_sees_itself(layout, mask), np.arange(0, layout.queries, rows), dtype=np.int64)
     return _Tiles(classes, np.concatenate([empty, *words]) if with_words else None, own)
+
+
+def _sees_itself(layout: Layout, mask: RowsOfMask) -> NDArray[np.bool_]:
+    """Which rows surely see the key at their own position; no row is sure if the two lie in patches of other shapes."""
+    patches = layout.patches
+    if patches is not None and patches.query_patch != patches.key_patch:
+        return np.zeros(layout.queries, dtype=np.bool_)
+    return mask.inner.holds(np.arange(layout.queries))
 
 
 def _decide(
@@ -210,7 +220,7 @@ def _write_order(layout: Layout, buffer: NDArray[np.int32], records: Ints) -> No
     key_tile = np.where(visits_any, first[:, 0], layout.key_tiles)
     pattern = np.where(n_partial > 0, first[:, 1], 0)
     cost = tile_cost(partial, full).reshape(layout.masks, layout.query_tiles)
-    unseen = own.reshape(cost.shape).sum(axis=1, keepdims=True) < layout.keys
+    unseen = own.reshape(cost.shape).sum(axis=1, keepdims=True) < layout.lengths[1]
     tile = np.broadcast_to(np.arange(layout.query_tiles), cost.shape)
     order = np.lexsort((-tile, -cost), axis=1)
     words = [x.reshape(cost.shape) for x in (*records.T[:4], key_tile, pattern)]

@@ -13,18 +13,20 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 
-from compilemask.errors import DeviceError, MaskError, TargetError
+from compilemask.errors import DeviceError, MaskError, ShapeError, TargetError
 from compilemask.language.extent import Limit, check_limits
 from compilemask.language.mask import Mask
+from compilemask.lowering.patch_choice import lie_on_raster
+from compilemask.lowering.patch_grid import Patches
 from compilemask.passes.observers import printed
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.kernel_text import attention_kernel_text, check_kernel_request, descriptor_kernels
 from compilemask.runtime.launch import current_stream
-from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter
+from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter, image_parameters
 from compilemask.runtime.program import Program, forget_programs, program_for
 from compilemask.runtime.requirements import check_values
 from compilemask.runtime.target import parse_target
-from compilemask.runtime.validate import check_lengths, check_rows
+from compilemask.runtime.validate import check_lengths, check_patches, check_rows
 
 LEVELS = ("mask", "interval", "tiling", "ttir", "ttgir", "llir", "ptx")
 
@@ -134,12 +136,14 @@ class Compiled:
         *,
         gradient: bool = False,
         rows: int | None = None,
+        patches: Patches | None = None,
     ) -> Descriptor:
         """The descriptor for `queries` x `keys` positions (as many keys as queries if not given), built on `device`.
 
         `gradient` also builds the descriptor of the transposed mask, which the gradient of attention follows. `rows`
         is the height of a query tile, 128 if not given. On a GPU attention takes tiles of 128 rows, and with D = 64 the
-        Hopper kernel also takes tiles of 192; the CPU takes any.
+        Hopper kernel also takes tiles of 192; the CPU takes any. `patches` says an image in the sequence whose patches
+        are to be the tiles (`compilemask.Patches`); there are as many queries as keys then, its `length`.
 
         Does not wait. Tables that are int32 on the device are read when the build runs: inside a CUDA graph each replay
         builds from what they then hold. Raises ShapeError for impossible lengths, and MaskError for lengths that the
@@ -147,33 +151,57 @@ class Compiled:
         """
         keys = queries if keys is None else keys
         if gradient:
-            transposed = self.transposed.descriptor(keys, queries, device)
-            return replace(self.descriptor(queries, keys, device, rows=rows), transposed=transposed)
+            other = None if patches is None else patches.transposed
+            transposed = self.transposed.descriptor(keys, queries, device, patches=other)
+            own = self.descriptor(queries, keys, device, rows=rows, patches=patches)
+            return replace(own, transposed=transposed)
         if rows is not None:
             check_rows(rows)
-        return self.descriptor_on(indexed(torch.device(device)), queries, keys, rows)
+        if patches is not None:
+            check_patches(patches, queries, keys, rows)
+            if not lie_on_raster(self.program.intervals, self._known, patches):
+                raise ShapeError(f"the lines of @{self.name} are not those of a raster of {patches.sizes}")
+        return self.descriptor_on(indexed(torch.device(device)), queries, keys, rows, patches)
 
-    def descriptor_on(self, device: torch.device, queries: int, keys: int, rows: int | None = None) -> Descriptor:
+    def descriptor_on(
+        self,
+        device: torch.device,
+        queries: int,
+        keys: int,
+        rows: int | None = None,
+        patches: Patches | None = None,
+    ) -> Descriptor:
         """As `descriptor`, on a CPU or a CUDA device with an index."""
         check_lengths(queries, keys)
         if self.limits:
             check_limits(self.limits, self._values, queries, keys)
-        program = self.program if rows is None else self.program.in_tiles_of(rows)
+        program, parameters = self.program, self.parameters
+        if patches is not None:
+            program = program.in_patches((patches.query_patch, patches.key_patch))
+            parameters = (*parameters, *image_parameters(patches))
+            queries, keys = patches.queries.total, patches.keys.total
+        elif rows is not None:
+            program = program.in_tiles_of(rows)
         key = None
         if self._is_constant and (device.type == "cpu" or not torch.cuda.is_current_stream_capturing()):
             stream = current_stream(device.index) if device.type == "cuda" else 0
-            key = (program, self._numbers, queries, keys, device, stream)
+            key = (program, self._numbers, queries, keys, patches, device, stream)
             with _lock:
                 if (found := _constant_descriptors.get(key)) is not None:
                     _constant_descriptors.move_to_end(key)
                     return found
-        descriptor = program.build(self.parameters, queries, keys, device)
+        descriptor = program.build(parameters, queries, keys, device)
         if key is not None:
             with _lock:
                 _constant_descriptors[key] = descriptor
                 while len(_constant_descriptors) > KEPT_DESCRIPTORS:
                     _constant_descriptors.popitem(last=False)
         return descriptor
+
+    @property
+    def _known(self) -> list[int | None]:
+        """The parameters as far as the host knows them without looking into tables."""
+        return [parameter.value if isinstance(parameter.value, int) else None for parameter in self.parameters]
 
     @cached_property
     def _values(self) -> dict[str, int | torch.Tensor]:

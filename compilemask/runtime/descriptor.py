@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from compilemask.errors import DescriptorError
+from compilemask.errors import DescriptorError, ShapeError
 from compilemask.lowering.descriptor_layout import (
     HEADER_WORDS,
     KEYS,
@@ -22,6 +22,7 @@ from compilemask.lowering.descriptor_layout import (
     Layout,
     tile_cost,
 )
+from compilemask.lowering.patch_grid import PATCH_WORDS, Patches
 
 HEADER_FIELDS: tuple[str, ...] = (
     "magic",
@@ -40,11 +41,14 @@ HEADER_FIELDS: tuple[str, ...] = (
     "patterns",
     "status",
     "shared",
+    *(f"patches{number}" for number in range(PATCH_WORDS)),
 )
-"""Names of the header's words, in order."""
+"""Names of the header's words, in order; the last ones are those of `Patches.words`."""
 
 
-NUMBERS = 8
+SIZES = 8
+"""How many numbers say a layout without patches."""
+NUMBERS = SIZES + PATCH_WORDS
 """How many numbers say a layout."""
 
 
@@ -70,7 +74,7 @@ class Descriptor:
     layout: Layout
     transposed: Descriptor | None = None
     numbers: torch.Tensor | None = field(default=None, repr=False)
-    """The layout as operators take it: int64 [8] on the CPU. Made from the layout if not given."""
+    """The layout as operators take it: int64 [19] on the CPU. Made from the layout if not given."""
 
     def __post_init__(self) -> None:
         if self.numbers is None:
@@ -107,8 +111,8 @@ class Descriptor:
 
     def _check_transposed(self, other: Descriptor) -> None:
         layout, expected = other.layout, self.layout
-        sizes = (layout.batch, layout.heads, layout.keys, layout.queries)
-        if sizes != (expected.batch, expected.heads, expected.queries, expected.keys) or other.device != self.device:
+        sizes = (layout.batch, layout.heads, *reversed(layout.lengths))
+        if sizes != (expected.batch, expected.heads, *expected.lengths) or other.device != self.device:
             raise DescriptorError(f"{other} is no transpose of a descriptor of {self}")
 
     @classmethod
@@ -256,7 +260,7 @@ class Descriptor:
     def __repr__(self) -> str:
         layout = self.layout
         return (
-            f"Descriptor({layout.batch}x{layout.heads} masks, {layout.queries}x{layout.keys} positions, "
+            f"Descriptor({layout.batch}x{layout.heads} masks, {layout.lengths[0]}x{layout.lengths[1]} positions, "
             f"{'shared' if layout.shared else 'stored'} patterns, {layout.words * 4 / 1024:.1f} KiB on {self.device})"
         )
 
@@ -273,13 +277,14 @@ def _numbers_of(layout: Layout) -> torch.Tensor:
 def _kept_numbers(layout: Layout) -> torch.Tensor:
     sizes = [layout.batch, layout.heads, layout.queries, layout.keys, layout.rows]
     numbers = [*sizes, layout.pair_capacity, layout.pattern_capacity, int(layout.shared)]
+    numbers += [0] * PATCH_WORDS if layout.patches is None else layout.patches.words
     return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
 @lru_cache(maxsize=1024)
 def _layout_of_numbers(numbers: tuple[int, ...]) -> Layout:
-    *sizes, shared = numbers
-    return Layout(*sizes, shared=bool(shared))
+    *sizes, shared = numbers[:SIZES]
+    return Layout(*sizes, shared=bool(shared), patches=Patches.of_words(numbers[SIZES:]))
 
 
 def _check_tensor(buffer: object) -> None:
@@ -312,7 +317,22 @@ def _layout_of(header: dict[str, int]) -> Layout:
         header["pair_capacity"],
         header["pattern_capacity"],
         bool(header["shared"]),
+        _patches_of(header),
     )
+
+
+def _patches_of(header: dict[str, int]) -> Patches | None:
+    """The image that a header describes. Raises DescriptorError if it does not go with the lengths."""
+    words = [header[f"patches{number}"] for number in range(PATCH_WORDS)]
+    try:
+        found = Patches.of_words(words)
+    except ShapeError as error:
+        raise DescriptorError(f"damaged descriptor: {error}") from None
+    if found is not None:
+        expected = (found.queries.total, found.keys.total, found.queries.tile, found.keys.tile)
+        if (header["queries"], header["keys"], header["rows"], KEYS) != expected:
+            raise DescriptorError(f"damaged descriptor: {found} has lengths and tiles {expected}")
+    return found
 
 
 def _patterns_named(descriptor: Descriptor) -> torch.Tensor:

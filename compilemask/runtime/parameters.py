@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch.utils.weak import WeakIdKeyDictionary
 
 from compilemask.errors import DTypeError, MaskError, ShapeError
+from compilemask.lowering.patch_grid import Patches
+from compilemask.passes.interval_patch import extra_arguments
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool)
@@ -61,6 +63,12 @@ class Parameter(NamedTuple):
         table = _three_dimensions(self.value)
         strides = [0 if size == 1 else stride for size, stride in zip(table.shape[:2], table.stride()[:2], strict=True)]
         return [table.data_ptr(), table.shape[2], *strides]
+
+
+def image_parameters(patches: Patches) -> tuple[Parameter, ...]:
+    """What functions in patched order take behind the parameters of the mask (passes/interval_patch.py)."""
+    values = (patches.origin, *patches.sizes, patches.length)
+    return tuple(Parameter(*pair) for pair in zip(extra_arguments(len(patches.sizes)), values, strict=True))
 
 
 def checked_parameter(name: str, value: object, is_table: bool) -> Parameter:

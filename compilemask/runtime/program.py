@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from xdsl.dialects.arith import AddiOp, ConstantOp
@@ -22,9 +22,11 @@ from compilemask.errors import MaskError, ShapeError
 from compilemask.lowering import pipeline
 from compilemask.lowering.descriptor_layout import Layout, Room
 from compilemask.lowering.interval_to_tiling import IntervalToTilingPass, moving_bounds, normal_form
+from compilemask.lowering.patch_grid import Patches
 from compilemask.lowering.registry import parse_pipeline
 from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
 from compilemask.lowering.visited_tiles import most_partial_tiles
+from compilemask.passes.interval_patch import extra_arguments
 from compilemask.passes.mask_transpose import transposed
 from compilemask.runtime import build_cpu
 from compilemask.runtime.compile_kernel import Options, Source, kernels_for
@@ -36,6 +38,7 @@ from compilemask.runtime.requirements import Check, check_values, requirements
 from compilemask.runtime.row_intervals import IntervalSet
 from compilemask.runtime.validate import MAX_GRID, check_lengths
 
+PatchShapes: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 LEADING = 3
 """Arguments of interval and tiling functions before the mask's parameters."""
 PATTERN_PROGRAMS = 2048
@@ -47,14 +50,25 @@ KEPT_BUILDS = 64
 class Program:
     """A mask's IR and kernels. Holds no parameter values: masks that differ in values alone share it."""
 
-    def __init__(self, key: str, module: ModuleOp, passes: str | None = None, rows: int | None = None) -> None:
+    def __init__(
+        self,
+        key: str,
+        module: ModuleOp,
+        passes: str | None = None,
+        rows: int | None = None,
+        patches: PatchShapes | None = None,
+    ) -> None:
         self.key = key
         self.mask_module = module
         self.passes = passes
         """The pipeline that leads to the tiling level; None for that of every mask."""
         self.rows = IntervalToTilingPass.rows if rows is None and passes is None else rows
         """Rows of a query tile; None for those that a pipeline of its own says."""
-        self._by_rows: dict[int, Program] = {}
+        self.patches = patches
+        """Shapes of patches of queries and keys, if the tiles of an image are patches. Parameters that say the image
+        and the length of the sequence stand behind those of the mask then, and lengths are those of patched order.
+        """
+        self._variants: dict[int | PatchShapes, Program] = {}
 
     @cached_property
     def name(self) -> str:
@@ -75,16 +89,23 @@ class Program:
         """The program whose query tiles have so many rows."""
         if rows == self.rows:
             return self
-        if rows not in self._by_rows:
-            self._by_rows[rows] = Program(f"{self.key} in tiles of {rows} rows", self.mask_module, self.passes, rows)
-        return self._by_rows[rows]
+        if rows not in self._variants:
+            self._variants[rows] = Program(f"{self.key} in tiles of {rows} rows", self.mask_module, self.passes, rows)
+        return self._variants[rows]
+
+    def in_patches(self, patches: PatchShapes) -> Program:
+        """The program whose tiles of an image are patches of these shapes."""
+        if patches not in self._variants:
+            key = f"{self.key} in patches of {patches}"
+            self._variants[patches] = Program(key, self.mask_module, self.passes, patches=patches)
+        return self._variants[patches]
 
     # ---- levels ----
 
     @cached_property
     def interval_module(self) -> ModuleOp:
         """Level 2, in normal form."""
-        if self.passes is None:
+        if self.passes is None and self.patches is None:
             return pipeline.lower(self.mask_module, to="interval")
         module = self.tiling_module.clone()
         for op in [op for op in module.ops if isinstance(op, tiling.FuncOp)]:
@@ -98,6 +119,8 @@ class Program:
 
     def _to_tiling(self) -> list[ModulePass]:
         passes = pipeline.passes_to("tiling") if self.passes is None else [*parse_pipeline(self.passes)]
+        if self.patches is not None:
+            return pipeline.with_patches(passes, *self.patches)
         if self.rows is None:
             return passes
         return [replace(item, rows=self.rows) if isinstance(item, IntervalToTilingPass) else item for item in passes]
@@ -158,7 +181,16 @@ class Program:
         if self.room.reserve.is_unknown:
             known = tuple(p.value if isinstance(p.value, int) else None for p in parameters)
             touched = self._most_partial(known, queries, keys, self._rows)
-        return self._layout(batch, heads, queries, keys, self._rows, self._pitch(parameters), touched)
+        pitch, patches = self._pitch(parameters), self._patches(parameters)
+        return self._layout(batch, heads, queries, keys, self._rows, pitch, touched, patches)
+
+    def _patches(self, parameters: Sequence[Parameter]) -> Patches | None:
+        """The image that the last parameters say."""
+        if self.patches is None:
+            return None
+        count = len(extra_arguments(len(self.patches[1])))
+        origin, *sizes, length = [int(parameter.value) for parameter in parameters[-count:]]
+        return Patches(origin, tuple(sizes), length, *self.patches)
 
     @cached_property
     def _most_partial(self) -> Callable[..., int]:

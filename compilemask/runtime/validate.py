@@ -18,7 +18,8 @@ from compilemask.errors import (
     ScoreError,
     ShapeError,
 )
-from compilemask.lowering.descriptor_layout import Layout
+from compilemask.lowering.descriptor_layout import KEYS, Layout
+from compilemask.lowering.patch_grid import Patches
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.scoring import Scoring
 
@@ -153,6 +154,20 @@ def check_rows(rows: int) -> None:
         )
 
 
+def check_patches(patches: Patches, queries: int, keys: int, rows: int | None) -> None:
+    """Raise ShapeError unless tiles may be patches of an image in a sequence of these lengths."""
+    if (queries, keys) != (patches.length, patches.length):
+        raise ShapeError(f"{queries} queries and {keys} keys, but patches are of {patches.length} positions")
+    tiles = (patches.queries.tile, patches.keys.tile)
+    if tiles[0] not in TILE_ROWS or tiles[1] != KEYS:
+        raise ShapeError(
+            f"patches {patches.query_patch} and {patches.key_patch} hold {tiles[0]} queries and {tiles[1]} keys: "
+            f"expected a multiple of {TILE_ROWS.step} up to {TILE_ROWS[-1]}, and {KEYS}"
+        )
+    if rows not in (None, tiles[0]):
+        raise ShapeError(f"rows is {rows}, but a patch holds {tiles[0]} queries")
+
+
 def check_mask_shape(shape: tuple[int, int], batch: int, heads: int) -> None:
     """Raise MaskError unless a mask for `shape` = (B or 1, H or 1) fits `batch` x `heads`."""
     if shape == (1, 1):
@@ -164,9 +179,9 @@ def check_mask_shape(shape: tuple[int, int], batch: int, heads: int) -> None:
 
 def check_descriptor(layout: Layout, device: torch.device, problem: Problem, where: torch.device) -> None:
     """Raise DescriptorError, MaskError or DeviceError unless a descriptor fits q, k and v on device `where`."""
-    if layout.queries != problem.queries or layout.keys != problem.keys:
+    if layout.lengths != (problem.queries, problem.keys):
         raise DescriptorError(
-            f"the descriptor was built for {layout.queries} queries and {layout.keys} keys, "
+            f"the descriptor was built for {layout.lengths[0]} queries and {layout.lengths[1]} keys, "
             f"q and k have {problem.queries} and {problem.keys}"
         )
     if device != where:

@@ -10,6 +10,7 @@ from compilemask.lowering.descriptor_layout import (
     HEADER_WORDS,
     KEYS,
     MAGIC,
+    PATCHES_WORD,
     SHARED_WORD,
     TILE_WORDS,
     VERSION,
@@ -56,6 +57,7 @@ def _store_header(kernel: DescriptorKernel, first: Value) -> None:
     words += [kernel.mask.rows, KEYS, kernel.query_tiles, kernel.key_tiles, arg("pair_capacity")]
     words.append(arg("pattern_capacity"))
     known = {**dict(enumerate(words)), SHARED_WORD: int(kernel.mask.shared)}
+    known |= dict(enumerate(kernel.patch_words(), PATCHES_WORD))
     with kb.if_else(first) as branch, branch.then():
         kernel.store_lanes(kernel.descriptor, known, HEADER_WORDS)
         end = kernel.record(arg("batch") * kernel.heads * kernel.query_tiles)

@@ -65,7 +65,8 @@ def fill_kernel(mask: MaskFunctions) -> DescriptorKernel:
     record |= {2: kb.where(fits, counts.runs, 0), 3: kb.where(fits, counts.full, 0)}
     kernel.store_lanes(kernel.record(t), record, 4)
     launch = kernel.section("order") + (g * kernel.query_tiles + place.rank) * ORDER_WORDS
-    words = {0: m, **{1 + index: word for index, word in record.items()}, UNSEEN: kb.cast(place.own < kernel.keys, i32)}
+    unseen = kb.cast(place.own < kernel.count_keys(), i32)
+    words = {0: m, **{1 + index: word for index, word in record.items()}, UNSEEN: unseen}
     _store_launch(kernel, launch, words, fits & (counts.partial + counts.runs > 0))
     _store_status(kernel, fits, t == last)
     _store_used(kernel, place, counts, behind, (t == 0, t == last))

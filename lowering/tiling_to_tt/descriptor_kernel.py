@@ -13,6 +13,7 @@ from compilemask.lowering.descriptor_layout import KEYS, TILE_WORDS
 from compilemask.lowering.interval_to_tiling import NormalForm, moving_bounds, normal_form
 from compilemask.lowering.tiling_to_tt.builder import Arg, KernelBuilder, Value, i32, ptr
 from compilemask.lowering.tiling_to_tt.interval_values import Binding, Scope, Table
+from compilemask.passes.interval_patch import extra_arguments
 
 SECTIONS = ("tiles", "order", "visits", "sources", "patterns", "columns")
 SHAPE = ("batch", "heads", "queries", "keys")
@@ -47,6 +48,12 @@ class MaskFunctions:
         return self.tiles.patterns == tiling.Patterns.SHARED
 
     @property
+    def sees_own_positions(self) -> bool:
+        """Whether the place of a row is that of the key at the same position."""
+        patches = self.tiles.patches
+        return patches is None or patches.query_shape == patches.key_shape
+
+    @property
     def moving_bounds(self) -> list[SSAValue]:
         """The bounds that number shared patterns."""
         return moving_bounds(self.intervals)
@@ -75,6 +82,26 @@ class DescriptorKernel:
         self.heads, self.queries, self.keys = kb.arg("heads"), kb.arg("queries"), kb.arg("keys")
         self.query_tiles = self._tiles(self.queries, mask.rows).named("query_tiles")
         self.key_tiles = self._tiles(self.keys, KEYS).named("key_tiles")
+
+    def patch_words(self) -> list[Value | int]:
+        """The header's words that say an image and its patches; none if tiles are not patches."""
+        patches = self.mask.tiles.patches
+        if patches is None:
+            return []
+        shapes = [[0] * (3 - len(shape)) + list(shape) for shape in (patches.query_shape, patches.key_shape)]
+        origin, *sizes, length = self._image_arguments()
+        return [origin, *[0] * (3 - len(sizes)), *sizes, length, *shapes[0], *shapes[1]]
+
+    def count_keys(self) -> Value:
+        """How many keys there are, missing ones not included."""
+        return self.keys if self.mask.tiles.patches is None else self._image_arguments()[-1]
+
+    def _image_arguments(self) -> list[Value]:
+        """The last parameters in patched order: origin, sizes, length."""
+        patches, count = self.mask.tiles.patches, len(self._parameters)
+        assert patches is not None
+        extra = len(extra_arguments(len(patches.key_shape)))
+        return [self.kb.arg(f"parameter{index}") for index in range(count - extra, count)]
 
     def _tiles(self, positions: Value, size: int) -> Value:
         """positions / size rounded up."""

@@ -45,6 +45,7 @@ class TileClasses:
     """The classes of one query tile's key tiles."""
 
     def __init__(self, kernel: DescriptorKernel, tile: QueryTile) -> None:
+        self.kernel = kernel
         self.kb: KernelBuilder = kernel.kb
         self.tile = tile
         scope = kernel.scope(tile.mask, tile.q, kernel.queries, kernel.keys)
@@ -94,6 +95,8 @@ class TileClasses:
     def own_positions(self) -> Value:
         """How many rows surely see the key at their own position."""
         kb = self.kb
+        if not self.kernel.mask.sees_own_positions:
+            return kb.constant(0, i32)
         sees = self.tile.exists & self.rows.inner.holds(self.tile.q)
         return kb.reduce(kb.cast(sees, i32), 0, "sum")
 

@@ -1,0 +1,148 @@
+"""Whether the tiles of an image should be patches, and which: how many tiles attention would visit, counted by a host.
+
+Counted on query tiles evenly spread over the sequence, from the intervals that their rows see. A mask whose tables the
+host does not know is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compilemask.dialects import interval
+from compilemask.dialects.semantics.interval import RowSets, evaluate
+from compilemask.lowering.descriptor_layout import KEYS, ceil_div
+from compilemask.lowering.patch_grid import Patches, PatchGrid
+from compilemask.lowering.visited_tiles import Ranges
+
+Ints = NDArray[np.int64]
+COUNTED_TILES = 48
+"""Query tiles that are looked at."""
+WORTH = 0.9
+"""Patches must visit at most so many of the tiles that runs of positions visit."""
+
+
+def lie_on_raster(func: interval.FuncOp, arguments: Sequence[int | None], patches: Patches) -> bool:
+    """Whether all families of a function in normal form surely have the lines of an image: its origin and its width.
+    Arguments that the host does not know are None.
+    """
+    ranges = Ranges(1)
+    q, *others = func.body.block.args
+    ranges.known[q] = ranges.constant(0)._replace(most=ranges.constant(patches.length).most)
+    for argument, value in zip(others, (patches.length, patches.length, *arguments), strict=True):
+        if value is not None:
+            ranges.known[argument] = ranges.constant(value)
+    expected = {(patches.origin, patches.sizes[-1])}
+    for op in func.body.block.walk():
+        if isinstance(op, interval.FamilyOp):
+            base, pitch = ranges[op.base], ranges[op.pitch]
+            if {(int(base.least[0]), int(pitch.least[0])), (int(base.most[0]), int(pitch.most[0]))} != expected:
+                return False
+    return True
+
+
+def choose_patches(
+    func: interval.FuncOp, arguments: Sequence[Any], patches: Sequence[Patches]
+) -> tuple[Patches | None, dict[Patches | None, float]]:
+    """The best of some patches, None if runs of positions are as good; and the key tiles that a query tile visits on
+    average with each. `func` is the mask's interval function in normal form, in raster order.
+    """
+    visited = {None: _visited(func, arguments, patches[0].length, None)}
+    visited |= {item: _visited(func, arguments, item.length, item) for item in patches}
+    best = min(patches, key=lambda item: visited[item])
+    return (best if visited[best] <= WORTH * visited[None] else None), visited
+
+
+def _visited(func: interval.FuncOp, arguments: Sequence[Any], length: int, patches: Patches | None) -> float:
+    """Key tiles that a query tile visits, on average; those that a row may see if the mask is known from both sides."""
+    order = np.arange(length) if patches is None else patches.queries.positions
+    rows = KEYS if patches is None else patches.queries.tile
+    tiles = ceil_div(len(order), rows)
+    looked_at = np.unique(np.linspace(0, tiles - 1, min(tiles, COUNTED_TILES)).astype(np.int64))
+    places = [order[tile * rows : (tile + 1) * rows] for tile in looked_at]
+    positions = [part[part >= 0] for part in places]
+    sets = evaluate(func, arguments, length, length, np.concatenate(positions))
+    tile_of_row = np.repeat(np.arange(len(positions)), [len(part) for part in positions])
+    marks = _RunMarks(len(positions), length) if patches is None else _PatchMarks(len(positions), patches.keys)
+    for row, lo, hi in _intervals(sets if sets.between is None else sets.between.outer, length):
+        some = lo < hi
+        marks.add(tile_of_row[row[some]], lo[some], hi[some])
+    return marks.count() / len(positions)
+
+
+def _intervals(sets: RowSets, keys: int) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """Rows, and what they see from where to where; intervals may be empty."""
+    rows = np.arange(sets.rows)
+    for lo, hi in sets.ranges:
+        yield rows, np.clip(lo, 0, keys), np.clip(hi, 0, keys)
+    for family in sets.families:
+        count = np.maximum(family.last - family.first, 0)
+        row = np.repeat(rows, count)
+        line = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + family.first[row]
+        lo, hi = family.members(row, line)
+        yield row, np.clip(lo, 0, keys), np.clip(hi, 0, keys)
+
+
+class _RunMarks:
+    """Which key tiles of 128 consecutive positions some query tiles visit."""
+
+    def __init__(self, tiles: int, keys: int) -> None:
+        self.changes = np.zeros((tiles, ceil_div(keys, KEYS) + 1), dtype=np.int64)
+
+    def add(self, tile: Ints, lo: Ints, hi: Ints) -> None:
+        """Mark what non-empty intervals touch."""
+        np.add.at(self.changes, (tile, lo // KEYS), 1)
+        np.add.at(self.changes, (tile, (hi - 1) // KEYS + 1), -1)
+
+    def count(self) -> int:
+        """Marked pairs of tiles."""
+        return int((np.cumsum(self.changes, axis=1) > 0).sum())
+
+
+class _PatchMarks:
+    """Which tiles of patched order some query tiles visit: patches by rows and columns, other tiles by runs."""
+
+    def __init__(self, tiles: int, grid: PatchGrid) -> None:
+        self.grid = grid
+        rows, columns = int(np.prod(grid.counts[:-1])), grid.counts[-1]
+        self.changes = np.zeros((tiles, rows + 1, columns + 1), dtype=np.int64)
+        self.before = _RunMarks(tiles, grid.origin)
+        self.behind = _RunMarks(tiles, grid.length - grid.end)
+
+    def add(self, tile: Ints, lo: Ints, hi: Ints) -> None:
+        """Mark what non-empty intervals touch."""
+        grid, width = self.grid, self.grid.sizes[-1]
+        for marks, begin, end in ((self.before, 0, grid.origin), (self.behind, grid.end, grid.length)):
+            first, last = np.clip(lo, begin, end) - begin, np.clip(hi, begin, end) - begin
+            some = first < last
+            marks.add(tile[some], first[some], last[some])
+        lo, hi = np.clip(lo, grid.origin, grid.end) - grid.origin, np.clip(hi, grid.origin, grid.end) - grid.origin
+        some = lo < hi
+        tile, lo, last = tile[some], lo[some], hi[some] - 1
+        one_line = lo // width == last // width
+        first_row, last_row = self._row(lo // width), self._row(last // width)
+        if len(grid.sizes) == 3:  # over several frames, all rows of their patches may be touched
+            rows_of_frame = grid.counts[1]
+            several = lo // width // grid.sizes[1] != last // width // grid.sizes[1]
+            first_row = np.where(several, first_row // rows_of_frame * rows_of_frame, first_row)
+            last_row = np.where(several, (last_row // rows_of_frame + 1) * rows_of_frame - 1, last_row)
+        first_column = np.where(one_line, lo % width, 0) // grid.patch[-1]
+        last_column = np.where(one_line, last % width, width - 1) // grid.patch[-1]
+        for row, row_sign in ((first_row, 1), (last_row + 1, -1)):
+            for column, sign in ((first_column, 1), (last_column + 1, -1)):
+                np.add.at(self.changes, (tile, row, column), row_sign * sign)
+
+    def _row(self, line: Ints) -> Ints:
+        """The row of patches that a line of the image lies in."""
+        grid = self.grid
+        if len(grid.sizes) == 2:
+            return line // grid.patch[0]
+        return line // grid.sizes[1] // grid.patch[0] * grid.counts[1] + line % grid.sizes[1] // grid.patch[1]
+
+    def count(self) -> int:
+        """Marked pairs of tiles."""
+        patches = np.cumsum(np.cumsum(self.changes, axis=1), axis=2) > 0
+        return int(patches.sum()) + self.before.count() + self.behind.count()
