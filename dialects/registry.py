@@ -14,6 +14,7 @@ from xdsl.dialects.func import Func
 from xdsl.dialects.math import Math
 from xdsl.dialects.memref import MemRef
 from xdsl.dialects.scf import Scf
+from xdsl.dialects.vector import Vector
 from xdsl.ir import Dialect
 
 from compilemask.dialects.arith import ARITH
@@ -25,7 +26,7 @@ from compilemask.dialects.triton.ttg import TTG
 from compilemask.dialects.triton.ttng import TTNG
 from compilemask.errors import DialectError
 
-DIALECTS: tuple[Dialect, ...] = (Builtin, Func, ARITH, Math, Scf, MemRef, MASK, INTERVAL, TILING, TT, TTG, TTNG)
+DIALECTS: tuple[Dialect, ...] = (Builtin, Func, ARITH, Math, Scf, MemRef, Vector, MASK, INTERVAL, TILING, TT, TTG, TTNG)
 GROUP = "compilemask.dialects"
 
 

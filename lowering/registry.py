@@ -37,6 +37,7 @@ BUILT_IN: dict[str, str] = {
     "score-gradient": f"{_OWN}.score_gradient:ScoreGradientPass",
     "interval-to-tiling": f"{_LOWERING}.interval_to_tiling:IntervalToTilingPass",
     "mask-to-interval": f"{_LOWERING}.mask_to_interval:MaskToIntervalPass",
+    "tiling-to-scf": f"{_LOWERING}.tiling_to_scf.attention_pass:TilingToScfPass",
     "tiling-to-tt": f"{_LOWERING}.tiling_to_tt.attention:TilingToTtPass",
 }
 """Where the passes are that come with CompileMask: each is imported when it is asked for."""

@@ -21,8 +21,8 @@ from compilemask.runtime.host_object import LoadedObject
 from compilemask.runtime.upstream_mlir import bindings, version
 
 PIPELINE = (
-    "builtin.module(canonicalize,cse,func.func(loop-invariant-code-motion),convert-scf-to-cf,expand-strided-metadata,"
-    "convert-vector-to-llvm,convert-math-to-llvm,convert-to-llvm,reconcile-unrealized-casts)"
+    "builtin.module(canonicalize,sccp,cse,func.func(loop-invariant-code-motion),canonicalize,convert-scf-to-cf,"
+    "expand-strided-metadata,convert-vector-to-llvm,convert-math-to-llvm,convert-to-llvm,reconcile-unrealized-casts)"
 )
 """From scf, vector, memref, math and arith to LLVM."""
 _OPTIMIZATION = 3

@@ -122,10 +122,14 @@ class FunctionBuilder:
 
     def constant(self, number: Number, type_: str = INDEX) -> Value:
         """A constant at the top of the function; of a vector, one in all lanes."""
-        text = _literal(number, element_of(type_))
+        element = element_of(type_)
+        text = _literal(number, element)
         if (text, type_) not in self._constants:
-            literal = f"dense<{text}>" if type_.startswith("vector") else text
-            self._constants[text, type_] = self._top_level(f"arith.constant {literal} : {type_}", type_)
+            if type_ == element:
+                operation = f"arith.constant {text} : {type_}"
+            else:
+                operation = f"vector.broadcast {self.constant(number, element).name} : {element} to {type_}"
+            self._constants[text, type_] = self._top_level(operation, type_)
         return self._constants[text, type_]
 
     def like(self, other: Value | Number, value: Value) -> Value:
@@ -232,15 +236,17 @@ class FunctionBuilder:
         """Loop over numbers that calls with one `counter` (memory of one i64) share among them, each up to `stop`."""
         number, drawn, more = (self._named(type_) for type_ in (I64, I64, I1))
         zero, one = self.constant(0), self.constant(1, I64)
-        self._line(f"scf.while : () -> {I64} {{")
-        with self._indented(close=f"}} do {{\n{'  ' * self._depth}^bb0({number.name}: {I64}):"):
+        # In generic form, which xDSL reads too; 1 is addi.
+        self._line('"scf.while"() ({')
+        with self._indented(close="}, {"):
             self._line(
-                f"{drawn.name} = memref.atomic_rmw addi {one.name}, {counter.name}[{zero.name}] : "
-                f"({I64}, {counter.type}) -> {I64}"
+                f'{drawn.name} = "memref.atomic_rmw"({one.name}, {counter.name}, {zero.name}) <{{kind = 1 : i64}}> : '
+                f"({I64}, {counter.type}, {INDEX}) -> {I64}"
             )
             self._line(f"{more.name} = arith.cmpi slt, {drawn.name}, {stop.name} : {I64}")
             self._line(f"scf.condition({more.name}) {drawn.name} : {I64}")
-        with self._indented():
+        with self._indented(close=f"}}) : () -> {I64}"):
+            self._line(f"^bb0({number.name}: {I64}):")
             yield self.index(number)
             self._line("scf.yield")
 
