@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -107,7 +107,7 @@ class Builder:
         return op.results[0]
 
     @contextmanager
-    def body(self) -> Iterator[Block]:
+    def body(self) -> Generator[Block, None, None]:
         """Writes into a new block, the body of an operation, until the end of the context; masks are written anew."""
         around = self._target, self._regions
         self._target, self._regions = Block(), {}

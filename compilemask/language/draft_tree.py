@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from xdsl.ir import SSAValue
 
@@ -83,7 +83,7 @@ def draft_tree(parents: Table, prefix: Scalar, depth: int) -> Mask:
 
 
 def _check_tree(parents: torch.Tensor, depth: int) -> None:
-    for tree in parents.reshape(-1, parents.shape[-1]).tolist():
+    for tree in cast("list[list[int]]", parents.reshape(-1, parents.shape[-1]).tolist()):
         ancestors: list[int] = []
         for child, parent in enumerate(tree):
             if parent >= child:

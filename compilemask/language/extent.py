@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from compilemask.errors import MaskError
 
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from compilemask.language.values import Value
 
 
+# By their numbers of arguments, of which a type checker knows those of a lambda.
+End = Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
+Sizes = Callable[[Any, Any, Any, Any], tuple[Any, Any]] | Callable[[Any, Any, Any, Any, Any, Any], tuple[Any, Any]]
+
+
 @dataclass(frozen=True, eq=False)
 class Extent:
     """How long a sequence a mask's values speak of."""
@@ -26,7 +31,7 @@ class Extent:
     what: str
     """Names the length in an error, e.g. "document: the last offset"."""
     values: tuple[Value, ...]
-    end: Callable[..., Any]
+    end: End
     """The length from the values, each an int or an int64 tensor of shape [B, H, n]."""
     keys_only: bool = False
     """Whether it speaks of keys alone, and not of positions, at which there may be a query or a key."""
@@ -39,7 +44,7 @@ class Plane:
     """
 
     values: tuple[Value, ...]
-    sizes: Callable[..., tuple[Any, Any]]
+    sizes: Sizes
 
 
 @dataclass(frozen=True)
@@ -63,10 +68,12 @@ class Limit:
         for plane, names in self.planes:
             if (values := _on_host(parameters, names)) is None:
                 return
-            queries, keys = (_greatest(size) for size in plane.sizes(queries, keys, *values))
+            sizes: Callable[..., tuple[Any, Any]] = cast("Any", plane.sizes)
+            queries, keys = (_greatest(size) for size in sizes(queries, keys, *values))
         if (values := _on_host(parameters, self.names)) is None:
             return
-        end = _greatest(self.extent.end(*values))
+        length: Callable[..., Any] = cast("Any", self.extent.end)
+        end = _greatest(length(*values))
         most = keys if self.extent.keys_only else max(queries, keys)
         if end > most:
             raise MaskError(

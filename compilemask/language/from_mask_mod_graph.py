@@ -70,9 +70,9 @@ class Node:
 class Graph:
     """Makes nodes and folds constants."""
 
-    tables: list[Value] = field(default_factory=list)
+    tables: list[Value] = field(default_factory=lambda: [])
     """What "read" nodes read, by number."""
-    _nodes: dict[object, Node] = field(default_factory=dict)
+    _nodes: dict[object, Node] = field(default_factory=dict[object, Node])
 
     def node(self, kind: str, operands: tuple[Node, ...] = (), payload: Hashable = None, truth: bool = False) -> Node:
         """The node, made on the first call."""
@@ -207,7 +207,7 @@ class Emitter:
     body: Block
     tables: list[SSAValue]
     """The parameters by number: tables in memory, or integers that were read already."""
-    done: dict[Node, SSAValue] = field(default_factory=dict)
+    done: dict[Node, SSAValue] = field(default_factory=dict[Node, SSAValue])
 
     def value(self, root: Node) -> SSAValue:
         """The value of a node. Not recursive: a mask_mod may be long."""

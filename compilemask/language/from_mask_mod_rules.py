@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,12 @@ import torch
 
 from compilemask.errors import MaskError
 from compilemask.language.from_mask_mod_graph import Graph, Node
-from compilemask.language.from_mask_mod_trace import Traced, Tracer, as_array, refuse
+from compilemask.language.from_mask_mod_trace import Nodes, Traced, Tracer, as_array, refuse
 from compilemask.language.from_mask_mod_types import NARROW, common_type, kept, wrapped
+from compilemask.language.narrowing import is_listed, is_tuple
 
 Rule = Callable[..., Any]
+Elementwise = Callable[[Graph, Node], Node] | Callable[[Graph, Node, Node], Node] | Callable[..., Node]
 
 # ---- element by element ----
 
@@ -146,15 +148,27 @@ def _in_range(graph: Graph, value: Node, dtype: torch.dtype) -> Node:
 # ---- functions with more arguments ----
 
 
+def _select(graph: Graph, condition: Node, then: Node, other: Node) -> Node:
+    return graph.select(condition, then, other)
+
+
 def _where(tracer: Tracer, condition: Any, then: Any, other: Any) -> Traced:
     dtype = kept(common_type(then, other))
-    return elementwise(tracer, lambda graph, c, a, b: graph.select(c, a, b), condition, then, other, dtype=dtype)
+    return elementwise(tracer, _select, condition, then, other, dtype=dtype)
 
 
 def _clamp(tracer: Tracer, value: Any, min: Any = None, max: Any = None) -> Any:
     if min is not None:
         value = _arithmetic(tracer, "maximum", value, min)
     return value if max is None else _arithmetic(tracer, "minimum", value, max)
+
+
+def _clamp_min(tracer: Tracer, value: Any, min: Any) -> Traced:
+    return _arithmetic(tracer, "maximum", value, min)
+
+
+def _clamp_max(tracer: Tracer, value: Any, max: Any) -> Traced:
+    return _arithmetic(tracer, "minimum", value, max)
 
 
 def _divide(tracer: Tracer, a: Any, b: Any, *, rounding_mode: str | None = None) -> Traced:
@@ -166,14 +180,17 @@ def _divide(tracer: Tracer, a: Any, b: Any, *, rounding_mode: str | None = None)
 def _index(tracer: Tracer, value: Any, index: Any) -> Traced:
     if not isinstance(value, Traced):
         return tracer.index(value, index)
-    items = index if isinstance(index, tuple) else (index,)
+    items = index if is_tuple(index) else (index,)
     if value.captured is not None and all(isinstance(item, torch.Tensor | int) for item in items):
-        return tracer.index(value.captured, index, value.index)
+        return tracer.index(value.captured, index, value.position)
     if not any(isinstance(item, torch.Tensor) for item in items):
         return Traced.of(np.asarray(value.elements[index], dtype=object), kept(value.dtype))
     if len(items) != 1:
         refuse("indexes a computed tensor by several tensors")
-    nth = lambda graph, i: _nth(graph, list(value.elements), i)  # noqa: E731
+
+    def nth(graph: Graph, position: Node) -> Node:
+        return _nth(graph, list(value.elements), position)
+
     return elementwise(tracer, nth, items[0], dtype=kept(value.dtype))
 
 
@@ -189,11 +206,14 @@ def _nth(graph: Graph, items: list[Any], index: Node) -> Node:
     return result
 
 
-def _reduced(tracer: Tracer, value: Any, step: Callable[..., Any], dim: Any = None, keepdim: bool = False) -> Traced:
+def _reduced(
+    tracer: Tracer, value: Any, step: Callable[[Any, Any], Any], dim: Any = None, keepdim: bool = False
+) -> Traced:
     elements = tracer.elements(value)
     if dim is None:
         elements, dim = elements.reshape(-1), 0
-    total, *parts = [Traced.of(part, kept(value.dtype)) for part in np.split(elements, elements.shape[dim], axis=dim)]
+    size = np.size(elements, dim)
+    total, *parts = [Traced.of(part, kept(value.dtype)) for part in np.split(elements, size, axis=dim)]
     for part in parts:
         total = step(total, part)
     return total if keepdim else Traced.of(np.squeeze(total.elements, axis=dim), kept(total.dtype))
@@ -236,12 +256,19 @@ def _convert(tracer: Tracer, value: Any, *arguments: Any, **named: Any) -> Trace
     if dtype.is_floating_point or dtype.is_complex:
         refuse(f"converts to {dtype}; masks compute with integers, so compare without the conversion")
     if dtype in NARROW and value.dtype != dtype:
-        return elementwise(tracer, lambda graph, a: wrapped(graph, graph.as_integer(a), dtype), value, dtype=dtype)
+        return elementwise(tracer, partial(_wrapped_integer, dtype=dtype), value, dtype=dtype)
     return elementwise(tracer, Graph.as_integer, value, dtype=kept(dtype))
 
 
+def _wrapped_integer(graph: Graph, a: Node, dtype: torch.dtype) -> Node:
+    return wrapped(graph, graph.as_integer(a), dtype)
+
+
 def _to(dtype: torch.dtype) -> Rule:
-    return lambda tracer, value, **_: _convert(tracer, value, dtype)
+    def rule(tracer: Tracer, value: Any, **_: Any) -> Traced:
+        return _convert(tracer, value, dtype)
+
+    return rule
 
 
 def _new(fill: Any) -> Rule:
@@ -263,24 +290,50 @@ def _new(fill: Any) -> Rule:
     return rule
 
 
+def _new_tensor(tracer: Tracer, value: Traced, data: Any, **_: Any) -> Traced:
+    return Traced.of(tracer.elements(data))
+
+
 def _shaped(function: Callable[..., Any]) -> Rule:
     """A function that moves elements: numpy does the same to their array."""
-    return lambda tracer, value, *args, **named: Traced.of(
-        np.asarray(function(value.elements, *args, **named)), kept(value.dtype)
-    )
+
+    def rule(tracer: Tracer, value: Traced, *args: Any, **named: Any) -> Traced:
+        return Traced.of(np.asarray(function(value.elements, *args, **named)), kept(value.dtype))
+
+    return rule
 
 
-def _sizes(arguments: tuple) -> tuple[int, ...]:
-    return tuple(arguments[0]) if len(arguments) == 1 and isinstance(arguments[0], tuple | list) else arguments
+def _unsqueeze(elements: Nodes, dim: int) -> Nodes:
+    return np.expand_dims(elements, dim)
 
 
-def _expand(elements: np.ndarray, *sizes: Any) -> np.ndarray:
+def _squeeze(elements: Nodes, dim: int | None = None) -> Nodes:
+    return np.squeeze(elements, axis=dim)
+
+
+def _reshape(elements: Nodes, *sizes: Any) -> Nodes:
+    return elements.reshape(_sizes(sizes))
+
+
+def _flatten(elements: Nodes) -> Nodes:
+    return elements.reshape(-1)
+
+
+def _same(elements: Nodes, **_: Any) -> Nodes:
+    return elements
+
+
+def _sizes(arguments: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple(arguments[0]) if len(arguments) == 1 and is_listed(arguments[0]) else arguments
+
+
+def _expand(elements: Nodes, *sizes: Any) -> Nodes:
     wanted = list(_sizes(sizes))
     known = [1] * (len(wanted) - elements.ndim) + list(elements.shape)
     return np.broadcast_to(elements, [k if w == -1 else w for w, k in zip(wanted, known, strict=True)])
 
 
-def _stack(join: Callable[..., np.ndarray]) -> Rule:
+def _stack(join: Callable[..., Nodes]) -> Rule:
     def rule(tracer: Tracer, tensors: Any, dim: int = 0) -> Traced:
         dtype = reduce(torch.promote_types, [common_type(tensor) for tensor in tensors])
         return Traced.of(join([tracer.elements(tensor) for tensor in tensors], axis=dim), kept(dtype))
@@ -308,8 +361,8 @@ def _value_of(tracer: Tracer, *_: Any, **__: Any) -> Any:
 
 _RULES: dict[str, Rule] = {
     "clamp": _clamp,
-    "clamp_min": lambda tracer, value, min: _clamp(tracer, value, min=min),
-    "clamp_max": lambda tracer, value, max: _clamp(tracer, value, max=max),
+    "clamp_min": _clamp_min,
+    "clamp_max": _clamp_max,
     "div": _divide,
     "divide": _divide,
     "truediv": _divide,
@@ -338,19 +391,17 @@ _RULES: dict[str, Rule] = {
     "new_ones": _new(1),
     "new_zeros": _new(0),
     "new_full": _new(None),
-    "new_tensor": lambda tracer, value, data, **_: Traced.of(tracer.elements(data)),
+    "new_tensor": _new_tensor,
     "ones_like": _new(1),
     "zeros_like": _new(0),
     "full_like": _new(None),
-    "unsqueeze": _shaped(lambda elements, dim: np.expand_dims(elements, dim)),
-    "squeeze": _shaped(lambda elements, dim=None: np.squeeze(elements, axis=dim)),
-    "reshape": _shaped(lambda elements, *sizes: elements.reshape(_sizes(sizes))),
-    "view": _shaped(lambda elements, *sizes: elements.reshape(_sizes(sizes))),
-    "flatten": _shaped(lambda elements: elements.reshape(-1)),
+    "unsqueeze": _shaped(_unsqueeze),
+    "squeeze": _shaped(_squeeze),
+    "reshape": _shaped(_reshape),
+    "view": _shaped(_reshape),
+    "flatten": _shaped(_flatten),
     "expand": _shaped(_expand),
-    "clone": _shaped(lambda elements, **_: elements),
-    "detach": _shaped(lambda elements: elements),
-    "contiguous": _shaped(lambda elements: elements),
+    **dict.fromkeys(("clone", "detach", "contiguous"), _shaped(_same)),
     "stack": _stack(np.stack),
     "cat": _stack(np.concatenate),
     "isin": _is_in,
@@ -365,7 +416,7 @@ _AS_THEY_ARE = ("size", "dim", "numel", "ndimension", "is_floating_point", "nele
 _VALUES = {"__bool__": "bool_value", "__int__": "int_value", "__float__": "float_value"}
 
 
-def apply(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def apply(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a torch function of which an argument is traced."""
     full = getattr(func, "__name__", "")
     if full == "__get__":
@@ -398,14 +449,14 @@ def apply(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
     refuse(f"calls {full or func}, which is not supported")
 
 
-def _two(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple:
+def _two(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     named = {key: value for key, value in kwargs.items() if key not in ("input", "self", "other", "exponent")}
     if any(key != "alpha" or value != 1 for key, value in named.items()):
         refuse(f"calls {name} with {', '.join(named)}, which is not supported")
     return (*args, *(value for key, value in kwargs.items() if key != "alpha"))
 
 
-def _attribute(func: Any, args: tuple) -> Any:
+def _attribute(func: Any, args: tuple[Any, ...]) -> Any:
     name = getattr(getattr(func, "__self__", None), "__name__", "")
     if name == "device":
         return torch.device("cpu")

@@ -12,15 +12,19 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
 from compilemask.errors import MaskError
 from compilemask.language.from_mask_mod_graph import Graph, Node
 from compilemask.language.from_mask_mod_types import NARROW, kept
+from compilemask.language.narrowing import is_integer, is_listed, is_truth
 from compilemask.language.values import Value
 
 MOST_ELEMENTS = 256
 """Elements of the largest tensor that may be computed for one pair (q, kv)."""
+Nodes = NDArray[Any]
+"""An array of `Node`."""
 _INTEGERS = (*NARROW, torch.int32, torch.int64)
 HINT = "from_mask_mod: the mask_mod"
 """How errors name the function."""
@@ -29,14 +33,14 @@ HINT = "from_mask_mod: the mask_mod"
 class Traced(torch.Tensor):
     """A small tensor of nodes. As a torch tensor it has a shape and a dtype, and no data."""
 
-    _elements: np.ndarray | None
+    _elements: Nodes | None
     captured: torch.Tensor | None
-    """The captured tensor that this one is a part of: `captured[index]`."""
-    index: list[Node]
-    _read: Callable[[], np.ndarray]
+    """The captured tensor that this one is a part of: `captured[position]`."""
+    position: list[Node]
+    _read: Callable[[], Nodes]
 
     @staticmethod
-    def of(elements: np.ndarray, dtype: torch.dtype | None = None) -> Traced:
+    def of(elements: Nodes, dtype: torch.dtype | None = None) -> Traced:
         """The tensor of an array of nodes; its type follows from them if not given."""
         if elements.size > MOST_ELEMENTS:
             refuse(f"computes a tensor of {elements.size} elements for each pair; at most {MOST_ELEMENTS}")
@@ -46,15 +50,15 @@ class Traced(torch.Tensor):
         return result
 
     @staticmethod
-    def part(captured: torch.Tensor, index: list[Node], read: Callable[[], np.ndarray]) -> Traced:
+    def part(captured: torch.Tensor, index: list[Node], read: Callable[[], Nodes]) -> Traced:
         """`captured[index]`, of which entries are read when they are asked for."""
         shell = torch.empty(captured.shape[len(index) :], dtype=captured.dtype, device="meta")
         result = torch.Tensor._make_subclass(Traced, shell)
-        result._elements, result.captured, result.index, result._read = None, captured, index, read
+        result._elements, result.captured, result.position, result._read = None, captured, index, read
         return result
 
     @property
-    def elements(self) -> np.ndarray:
+    def elements(self) -> Nodes:
         """The nodes, in an array of this shape."""
         if self._elements is None:
             self._elements = self._read()
@@ -63,13 +67,13 @@ class Traced(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
 
-def _dtype(elements: np.ndarray) -> torch.dtype:
+def _dtype(elements: Nodes) -> torch.dtype:
     if any(node.is_float for node in elements.flat):
         return torch.float32
     return torch.bool if all(node.is_truth for node in elements.flat) else torch.int64
 
 
-def as_array(node: Node) -> np.ndarray:
+def as_array(node: Node) -> Nodes:
     """An array of shape [] that holds one node."""
     result = np.empty((), dtype=object)
     result[()] = node
@@ -83,11 +87,13 @@ class Tracer:
     batches: int | None
     heads: int | None
     graph: Graph = field(default_factory=Graph)
-    sources: list[torch.Tensor] = field(default_factory=list)
+    sources: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     """The captured tensor that each table of the graph is a view of."""
-    created: list[torch.Tensor] = field(default_factory=list)
+    created: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     """Tensors that the mask_mod makes from numbers: constants."""
-    _tables: dict[tuple[int, int | None, int | None, int], tuple[int, torch.Tensor]] = field(default_factory=dict)
+    _tables: dict[tuple[int, int | None, int | None, int], tuple[int, torch.Tensor]] = field(
+        default_factory=dict[tuple[int, int | None, int | None, int], tuple[int, torch.Tensor]]
+    )
 
     def axis(self, name: str, size: int | None) -> Node:
         """The index of the batch or the head."""
@@ -95,22 +101,22 @@ class Tracer:
 
     # ---- values ----
 
-    def elements(self, value: Any) -> np.ndarray:
+    def elements(self, value: Any) -> Nodes:
         """The nodes of a traced or captured tensor or a number."""
         if isinstance(value, Traced):
             return value.elements
         if isinstance(value, torch.Tensor):
             return self._of_tensor(value)
-        if isinstance(value, bool | np.bool_):
+        if is_truth(value):
             return as_array(self.graph.truth(bool(value)))
-        if isinstance(value, int | np.integer) or (isinstance(value, float) and value.is_integer()):
+        if is_integer(value) or (isinstance(value, float) and value.is_integer()):
             return as_array(self.graph.integer(int(value)))
         hint = ""
         if isinstance(value, float):
             hint = "; write the comparison with integers, as in 2 * kv_idx < q_idx for kv_idx < 0.5 * q_idx"
         refuse(f"computes with {_shown(value)}; expected integers, truth values and tensors of them{hint}")
 
-    def _of_tensor(self, tensor: torch.Tensor) -> np.ndarray:
+    def _of_tensor(self, tensor: torch.Tensor) -> Nodes:
         if any(tensor is constant for constant in self.created):
             return self._constants(tensor)
         if tensor.numel() > MOST_ELEMENTS:
@@ -120,7 +126,7 @@ class Tracer:
             result[place] = self.gather(tensor, [self.graph.integer(i) for i in place])
         return result
 
-    def _constants(self, tensor: torch.Tensor) -> np.ndarray:
+    def _constants(self, tensor: torch.Tensor) -> Nodes:
         if tensor.dtype != torch.bool and tensor.dtype not in _INTEGERS:
             refuse(f"makes a tensor of {tensor.dtype}; expected integers or truth values")
         values = np.asarray(tensor.cpu().numpy())
@@ -197,7 +203,7 @@ class Tracer:
 
     def index(self, tensor: torch.Tensor, index: Any, before: Sequence[Node] = ()) -> Traced:
         """tensor[before][index] of a captured tensor; the last dimensions may be left out or be `:`."""
-        items = list(index) if isinstance(index, tuple | list) else [index]
+        items: list[Any] = [*index] if is_listed(index) else [index]
         while items and (items[-1] is Ellipsis or (isinstance(items[-1], slice) and items[-1] == slice(None))):
             items.pop()
         if len(before) + len(items) > tensor.dim() or any(item is None or isinstance(item, slice) for item in items):
@@ -208,7 +214,7 @@ class Tracer:
             return Traced.part(tensor, known, lambda: self._entries(tensor, known, []))
         return Traced.of(self._entries(tensor, list(before), list(arrays)), kept(tensor.dtype))
 
-    def _entries(self, tensor: torch.Tensor, before: list[Node], arrays: list[np.ndarray]) -> np.ndarray:
+    def _entries(self, tensor: torch.Tensor, before: list[Node], arrays: list[Nodes]) -> Nodes:
         """All of tensor[before][arrays]."""
         shape = arrays[0].shape if arrays else ()
         result = np.empty((*shape, *tensor.shape[len(before) + len(arrays) :]), dtype=object)
@@ -221,14 +227,20 @@ class Tracer:
         return result
 
 
+Rules = Callable[[Tracer, Any, tuple[Any, ...], dict[str, Any]], Any]
+"""What a torch function does to its arguments."""
+
+
 class TraceMode(TorchFunctionMode):
     """Sends torch functions of traced tensors to the rules of from_mask_mod_rules."""
 
-    def __init__(self, tracer: Tracer, rules: Callable[[Tracer, Any, tuple, dict], Any]) -> None:
+    def __init__(self, tracer: Tracer, rules: Rules) -> None:
         super().__init__()
         self.tracer, self.rules = tracer, rules
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if _holds_traced((*args, *kwargs.values())):
             return self.rules(self.tracer, func, args, kwargs)

@@ -18,7 +18,7 @@ NARROW = (torch.int8, torch.uint8, torch.int16)
 
 def common_type(*operands: Any) -> torch.dtype:
     """The type of one or two tensors or numbers together; int64 if they are anything else."""
-    plain = [operand.item() if isinstance(operand, np.generic) else operand for operand in operands]
+    plain: list[Any] = [operand.item() if isinstance(operand, np.generic) else operand for operand in operands]
     if not all(isinstance(operand, torch.Tensor | int | float) for operand in plain):
         return torch.int64
     with torch._C.DisableTorchFunction():

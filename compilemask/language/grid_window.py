@@ -72,10 +72,11 @@ class GridWindow(Mask):
         return self.label
 
     def extents(self) -> tuple[Extent, ...]:
-        def end(origin: Any, *sizes: Any) -> Any:
-            return origin + reduce(lambda a, b: a * b, sizes) * self.unit
+        return (Extent(f"{self.label}: the end of the image", (self.origin, *self.sizes), self.end_of_image),)
 
-        return (Extent(f"{self.label}: the end of the image", (self.origin, *self.sizes), end),)
+    def end_of_image(self, origin: Any, *sizes: Any) -> Any:
+        """The position behind the last token of the image."""
+        return origin + reduce(lambda a, b: a * b, sizes) * self.unit
 
     def emit(self, builder: Builder) -> SSAValue:
         return self.window(builder, self.data(builder))

@@ -258,8 +258,8 @@ class Emitter:
 
     body: Block
     arguments: dict[str, SSAValue]
-    done: dict[Symbol, SSAValue] = field(default_factory=dict)
-    constants: dict[tuple[type, int], SSAValue] = field(default_factory=dict)
+    done: dict[Symbol, SSAValue] = field(default_factory=dict[Symbol, SSAValue])
+    constants: dict[tuple[type, int], SSAValue] = field(default_factory=dict[tuple[type, int], SSAValue])
 
     def value(self, symbol: Symbol) -> SSAValue:
         if symbol not in self.done:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xdsl.dialects.arith import AddiOp
 from xdsl.ir import SSAValue
@@ -28,8 +28,12 @@ class _SlidingTile(GridWindow):
 
     def extents(self) -> tuple[Extent, ...]:
         (image,) = super().extents()
-        values = (*image.values, self.text)
-        return (Extent(f"{self.label}: the end of the text", values, lambda *v: image.end(*v[:-1]) + v[-1]),)
+        return (Extent(f"{self.label}: the end of the text", (*image.values, self.text), self.end_of_text),)
+
+    def end_of_text(self, *values: Any) -> Any:
+        """The position behind the last token."""
+        *image, text = values
+        return self.end_of_image(*image) + text
 
     def emit(self, builder: Builder) -> SSAValue:
         data = self.data(builder)

@@ -9,6 +9,7 @@ from compilemask.errors import MaskError
 from compilemask.language.causal import causal
 from compilemask.language.leaves import full
 from compilemask.language.mask import Mask
+from compilemask.language.narrowing import is_tuple
 from compilemask.language.predicate import Condition, Integer
 from compilemask.language.traced import Pointwise
 from compilemask.language.values import Value, integer, scalar
@@ -63,7 +64,7 @@ def sliding_window(size: Scalar | tuple[int, int], convention: Convention | None
 
 
 def _pair(size: object) -> Mask:
-    if not isinstance(size, tuple) or len(size) != 2:
+    if not is_tuple(size) or len(size) != 2:
         raise MaskError(f"sliding_window: flash_attention takes a pair (left, right), got {size!r}")
     left, right = (integer(f"sliding_window: {name}", reach, -1) for name, reach in zip(_SIDES, size, strict=True))
     if left == right == -1:

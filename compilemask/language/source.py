@@ -35,8 +35,8 @@ class Source:
     module: ModuleOp
     file: str | None
     text: str = ""
-    places: dict[Operation, Span] = field(default_factory=dict)
-    names: dict[SSAValue, str] = field(default_factory=dict)
+    places: dict[Operation, Span] = field(default_factory=dict[Operation, Span])
+    names: dict[SSAValue, str] = field(default_factory=dict[SSAValue, str])
     """The names of values in the text, without `%`."""
 
     def fail(self, message: str, op: Operation | None) -> NoReturn:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import ModuleOp
 
+from compilemask.language.narrowing import is_tuple
 from compilemask.language.values import Value
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _describe(leaf: object, parts: list[object], values: list[Value], tables: di
     operands = {id(operand) for operand in getattr(leaf, "operands", ())}
     for field in fields(leaf):
         content = getattr(leaf, field.name)
-        for item in content if isinstance(content, tuple) else (content,):
+        for item in content if is_tuple(content) else (content,):
             if isinstance(item, Value):
                 values.append(item)
                 place = item.identity

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, i64
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from compilemask.dialects import mask as dialect
 from compilemask.dialects.function import ascending_tables
@@ -65,7 +65,7 @@ class _Stored(Mask):
 def _renumber(op: Operation, arguments: list[SSAValue]) -> None:
     """Names ascending tables by their numbers among the parameters of the function that the operation goes into."""
     if numbers := ascending_tables(op):
-        moved = sorted(arguments[number].index for number in numbers)  # type: ignore[attr-defined]
+        moved = sorted(cast("BlockArgument", arguments[number]).index for number in numbers)
         op.attributes["ascending"] = ArrayAttr([IntegerAttr(number, i64) for number in moved])
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dis
 import linecache
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from inspect import getattr_static
 from types import CellType, CodeType, FunctionType, TracebackType
-from typing import Any
+from typing import Any, cast
 
 from compilemask.errors import MaskError
+from compilemask.language.narrowing import is_listed
 
 _NOT_THE_USERS = ("compilemask", "torch", "numpy")
 """Packages through which a call passes on its way from the user's function."""
@@ -52,7 +53,7 @@ def _place(file: str, line: int) -> str:
 def function_of(value: Any) -> FunctionType | None:
     """The Python function of a callable: itself, or that of a partial, a method or an object with `__call__`."""
     if not isinstance(value, FunctionType | type):
-        value = getattr(value, "func", getattr(value, "__func__", None)) or _call_of(type(value))
+        value = getattr(value, "func", getattr(value, "__func__", None)) or _call_of(cast("Any", type(value)))
     return value if isinstance(value, FunctionType) else None
 
 
@@ -69,7 +70,7 @@ def code_of(value: Any) -> CodeType | None:
 
 def captured(value: Any) -> list[tuple[str, Any]]:
     """Names and contents of what a callable holds or mentions: closure, globals, defaults, bound arguments, fields."""
-    if isinstance(value, tuple | list):
+    if is_listed(value):
         return [("table", item) for item in value]
     function = function_of(value)
     found: list[tuple[str, Any]] = []
@@ -135,7 +136,7 @@ def _reachable(function: Any) -> Iterator[Any]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, tuple | list):
+        if is_listed(value):
             pending += value
         elif code_of(value) is not None:
             yield value
@@ -145,9 +146,9 @@ def _reachable(function: Any) -> Iterator[Any]:
 def _contents(item: Any) -> object:
     """Something that differs once a container or a tensor has changed; None for what is neither."""
     if isinstance(item, dict):
-        return [id(part) for pair in item.items() for part in pair]
+        return [id(part) for pair in cast("dict[Any, Any]", item).items() for part in pair]
     if isinstance(item, list | set):
-        return [id(part) for part in item]
+        return [id(part) for part in cast("Collection[Any]", item)]
     try:
         return getattr(item, "_version", None)
     except RuntimeError:  # tensors of inference mode count no versions

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from compilemask.errors import MaskError
 
@@ -146,7 +146,7 @@ def offsets(what: str, value: Any) -> Value:
     if checked.data.device.type == "cpu":
         falls = (checked.data.diff(dim=-1) < 0).nonzero()
         if len(falls):
-            b, h, at = falls[0].tolist()
+            b, h, at = cast("list[int]", falls[0].tolist())
             before, after = checked.data[b, h, at].item(), checked.data[b, h, at + 1].item()
             raise MaskError(f"{what} must ascend, but entry {at} is {before} and entry {at + 1} is {after}")
     return checked

@@ -11,7 +11,8 @@ import torch
 
 from compilemask.language.from_mask_mod_graph import FLOAT, Graph, Node
 from compilemask.language.from_mask_mod_rules import apply, elementwise
-from compilemask.language.from_mask_mod_trace import Tracer, as_array, refuse
+from compilemask.language.from_mask_mod_trace import Nodes, Tracer, as_array, refuse
+from compilemask.language.narrowing import is_float
 from compilemask.score.from_score_mod_graph import UNARY, ScoreGraph
 
 
@@ -21,9 +22,9 @@ class ScoreTracer(Tracer):
 
     graph: ScoreGraph = field(default_factory=ScoreGraph)  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def elements(self, value: Any) -> np.ndarray:
+    def elements(self, value: Any) -> Nodes:
         """The nodes of a traced or captured tensor or a number."""
-        if isinstance(value, float | np.floating):
+        if is_float(value):
             return as_array(self.graph.number(float(value)))
         return super().elements(value)
 
@@ -34,7 +35,7 @@ class ScoreTracer(Tracer):
         number, position = self.place(tensor, index)
         return self.graph.node(FLOAT + "read", (position,), number)
 
-    def _constants(self, tensor: torch.Tensor) -> np.ndarray:
+    def _constants(self, tensor: torch.Tensor) -> Nodes:
         if not tensor.is_floating_point():
             return super()._constants(tensor)
         result = np.empty(tuple(tensor.shape), dtype=object)
@@ -45,6 +46,10 @@ class ScoreTracer(Tracer):
 
 def _divide(graph: Graph, a: Node, b: Node) -> Node:
     return graph.binary("div", a, b)
+
+
+def _absolute(graph: ScoreGraph, x: Node) -> Node:
+    return graph.unary("abs", x)
 
 
 def _sigmoid(graph: ScoreGraph, x: Node) -> Node:
@@ -64,7 +69,7 @@ _FLOATS = {"float", "double", "half", "bfloat16"}
 _QUOTIENTS = {"div", "divide", "truediv", "true_divide"}
 
 
-def apply_score(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def apply_score(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a torch function of which an argument is traced."""
     full = getattr(func, "__name__", "")
     name = full.strip("_")
@@ -77,9 +82,9 @@ def apply_score(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) 
     if name in ("rtruediv", "rdiv"):
         return elementwise(tracer, _divide, *reversed(args))
     if name in ("abs", "absolute") and tracer.elements(args[0]).flat[0].is_float:
-        return elementwise(tracer, lambda graph, x: graph.unary("abs", x), args[0])
+        return elementwise(tracer, _absolute, args[0])
     if name in _FLOATS or (name in ("to", "type", "type_as") and _is_to_float((*args[1:], *kwargs.values()))):
-        return elementwise(tracer, lambda graph, x: graph.as_float(x), args[0])
+        return elementwise(tracer, ScoreGraph.as_float, args[0])
     if name in ("int", "long") and tracer.elements(args[0]).flat[0].is_float:
         refuse("converts a float to an integer; use torch.where and comparisons")
     return apply(tracer, func, args, kwargs)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compilemask.dialects.tiling_score import Weights
 from compilemask.errors import ScoreError
+from compilemask.language.narrowing import is_listed
 from compilemask.score.builder import Plan, ScoreBuilder
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def per_head(what: str, value: Any, *, entries: bool = False) -> torch.Tensor:
     """
     import torch
 
-    if isinstance(value, list | tuple):
+    if is_listed(value):
         value = _from_sequence(what, value)
     shapes = "[n], [H, n] or [B, H, n]" if entries else "[], [H] or [B, H]"
     if not isinstance(value, torch.Tensor):

@@ -49,7 +49,7 @@ def silu(length: float | torch.Tensor | None = None) -> Score:
         ScoreError: the number is 0 or not finite, the tensor is of another kind, or there is a sink.
     """
     number = None if length is None else number_or_per_head("silu: length", length)
-    if number is not None and isinstance(number, float) and number == 0:
+    if number is not None and isinstance(number, float) and number == 0.0:
         raise ScoreError("silu: length is 0, expected another number")
     return Silu(number)
 
