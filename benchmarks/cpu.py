@@ -1,21 +1,25 @@
-"""Times the forward pass on the CPU side by side with its peers, and writes records as those of `forward.py`.
+"""Times attention on the CPU side by side with its peers, and writes records as those of `forward.py`.
 
-    python benchmarks/cpu.py --masks causal,window256,hstu,rm,clear --lengths 1024,4096 --threads 1,2
+    python benchmarks/cpu.py --cases causal:1024,window256:4096,clear:8192 --threads 1,2 --passes fwd,bwd
 
 Float32 inputs. In each case all implementations are prepared and checked against each other, then called in turn in
 shuffled rounds, so that other work on the machine hits all of them; the least time is the fairest of a busy machine.
+Pass `bwd` is the gradient of q, k and v alone. The case `decode` is one query per head, which sees all keys.
+`overheads` are those of a new process, a new kernel and a small call.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import random
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
 
@@ -27,38 +31,45 @@ import compilemask as cm
 
 HERE = Path(__file__).parent
 TOLERANCE = 1e-4
-Call = Callable[[], torch.Tensor]
-Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+CASES = "causal:1024,causal:4096,window256:4096,rm:4096,hstu:4096,clear:4096,clear:8192,decode:4096"
+Call = Callable[[], object]
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Key = tuple[str, str]
+"""Implementation and pass."""
 
 
 def _window256(length: int, device: str) -> tuple[cm.Mask, Predicate]:
     return cm.window(255, 0), lambda b, h, q, kv: (kv <= q) & (q - kv < 256)
 
 
-def _compilemask(found: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
-    descriptor = cm.compile(found.mask).descriptor(q.shape[2], k.shape[2], q.device)
-    return lambda: cm.attention(q, k, v, descriptor)
+def _decode(length: int, device: str) -> tuple[cm.Mask, Predicate]:
+    return cm.full(), lambda b, h, q, kv: kv >= 0
 
 
-def _sdpa_causal(found: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
-    return lambda: scaled_dot_product_attention(q, k, v, is_causal=True)
+def _compilemask(found: Case, queries: int) -> Attend:
+    descriptor = cm.compile(found.mask).descriptor(queries, found.length, gradient=True)
+    return lambda q, k, v: cm.attention(q, k, v, descriptor)
 
 
-def _sdpa_mask(found: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
-    visible = found.mask.dense(q.shape[2], k.shape[2])
-    return lambda: scaled_dot_product_attention(q, k, v, attn_mask=visible)
+def _sdpa_causal(found: Case, queries: int) -> Attend:
+    return lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def _flex_cpu(found: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
+def _sdpa_mask(found: Case, queries: int) -> Attend:
+    visible = found.mask.dense(queries, found.length)
+    return lambda q, k, v: scaled_dot_product_attention(q, k, v, attn_mask=visible)
+
+
+def _flex_cpu(found: Case, queries: int) -> Attend:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     torch._dynamo.reset()
     attend = torch.compile(flex_attention, dynamic=False, fullgraph=True)
-    block_mask = create_block_mask(found.predicate, None, None, q.shape[2], k.shape[2], device="cpu")
-    return lambda: attend(q, k, v, block_mask=block_mask)
+    block_mask = create_block_mask(found.predicate, None, None, queries, found.length, device="cpu")
+    return lambda q, k, v: attend(q, k, v, block_mask=block_mask)
 
 
-IMPLEMENTATIONS: dict[str, Callable[[Case, torch.Tensor, torch.Tensor, torch.Tensor], Call]] = {
+IMPLEMENTATIONS: dict[str, Callable[[Case, int], Attend]] = {
     "compilemask": _compilemask,
     "sdpa-causal": _sdpa_causal,
     "sdpa-mask": _sdpa_mask,
@@ -66,24 +77,45 @@ IMPLEMENTATIONS: dict[str, Callable[[Case, torch.Tensor, torch.Tensor, torch.Ten
 }
 
 
-def _prepare(found: Case, tensors: Tensors, names: list[str]) -> tuple[dict[str, Call], dict[str, str]]:
+def _differ(results: Iterable[torch.Tensor], references: Iterable[torch.Tensor]) -> float:
+    """The largest relative error."""
+    pairs = zip(results, references, strict=True)
+    return max(((result - reference).norm() / reference.norm()).item() for result, reference in pairs)
+
+
+def _call(
+    attend: Attend, inputs: list[torch.Tensor], grad: torch.Tensor, what: str
+) -> Callable[[], list[torch.Tensor]]:
+    """One pass of an implementation, and what it computes."""
+    if what == "fwd":
+        return lambda: [attend(*inputs)]
+    wanted = [x.detach().requires_grad_() for x in inputs]
+    out = attend(*wanted)
+    return lambda: list(torch.autograd.grad(out, wanted, grad, retain_graph=True))
+
+
+def _prepare(
+    found: Case, inputs: list[torch.Tensor], options: argparse.Namespace
+) -> tuple[dict[Key, Call], dict[Key, str]]:
     """Calls that give the same results, and what went wrong with the others."""
-    calls: dict[str, Call] = {}
-    failed: dict[str, str] = {}
-    reference = None
-    for name in names:
+    calls: dict[Key, Call] = {}
+    failed: dict[Key, str] = {}
+    references: dict[str, list[torch.Tensor]] = {}
+    grad = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1))
+    for name in options.implementations.split(","):
         if name == "sdpa-causal" and found.name != "causal":
             continue
-        try:
-            call = IMPLEMENTATIONS[name](found, *tensors)
-            out = call()
-            reference = out if reference is None else reference
-            error = ((out - reference).norm() / reference.norm()).item()
-            if not error < TOLERANCE:
-                raise ArithmeticError(f"differs from {names[0]} by {error:.1e}")
-            calls[name] = call
-        except Exception as fault:
-            failed[name] = f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"[:200]
+        for what in options.passes.split(","):
+            try:
+                call = _call(IMPLEMENTATIONS[name](found, inputs[0].shape[2]), inputs, grad, what)
+                results = call()
+                error = _differ(results, references.setdefault(what, results))
+                if not error < TOLERANCE:
+                    raise ArithmeticError(f"differs from the first by {error:.1e}")
+                calls[name, what] = call
+            except Exception as fault:
+                lines = str(fault).splitlines() or [""]
+                failed[name, what] = f"{type(fault).__name__}: {lines[0]}"[:200]
     return calls, failed
 
 
@@ -97,28 +129,65 @@ def run_case(found: Case, threads: int, options: argparse.Namespace) -> list[dic
     """The records of one case with so many threads."""
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(found.length)
-    shape = (options.batch, options.heads, found.length, options.head_dim)
-    q, k, v = (torch.randn(shape, generator=generator) for _ in range(3))
-    calls, failed = _prepare(found, (q, k, v), options.implementations.split(","))
-    times: dict[str, list[float]] = {name: [] for name in calls}
+    queries = 1 if found.name == "decode" else found.length
+    keys = (options.batch, options.heads, found.length, options.head_dim)
+    shapes = [(*keys[:2], queries, keys[3]), keys, keys]
+    inputs = [torch.randn(shape, generator=generator) for shape in shapes]
+    calls, failed = _prepare(found, inputs, options)
+    times: dict[Key, list[float]] = {key: [] for key in calls}
     for _ in range(options.rounds):
-        for name in random.sample(list(calls), len(calls)):
-            times[name].append(_milliseconds(calls[name]))
-    common = {"mask": found.name, "B": shape[0], "H": shape[1], "S": shape[2], "D": shape[3], "dtype": "float32"}
-    common |= {"threads": threads, "pass": "fwd"}
-    teraflop = found.flops(*shape[:2], shape[3]) * 1e-12
-    records = [
+        for key in random.sample(list(calls), len(calls)):
+            times[key].append(_milliseconds(calls[key]))
+    common = {"mask": found.name, "B": keys[0], "H": keys[1], "Sq": queries, "S": keys[2], "D": keys[3]}
+    common |= {"dtype": "float32", "threads": threads}
+    pairs = found.length if found.name == "decode" else found.visible_pairs
+    teraflop = 4e-12 * pairs * keys[0] * keys[1] * keys[3]
+    records: list[dict[str, object]] = [
         {
             **common,
+            "pass": what,
             "impl": name,
             "ms_median": statistics.median(values),
             "ms_min": min(values),
             "ms_max": max(values),
-            "tflops_visible": teraflop / min(values) * 1e3,
+            "tflops_visible": teraflop * (1 if what == "fwd" else 2.5) / min(values) * 1e3,
         }
-        for name, values in times.items()
+        for (name, what), values in times.items()
     ]
-    return records + [{**common, "impl": name, "error": text} for name, text in failed.items()]
+    return records + [{**common, "pass": what, "impl": name, "error": text} for (name, what), text in failed.items()]
+
+
+def overheads(calls: int = 10_000) -> dict[str, float]:
+    """What attention costs beside its arithmetic: the first call in ms, compiled and from disk, a small call in us, and
+    what memory grows by in MiB over many of them."""
+    from compilemask.runtime import host_attention
+
+    torch.set_num_threads(1)
+    q, k, v = (torch.randn(1, 1, 16, 72) for _ in range(3))
+    descriptor = cm.compile(cm.causal()).descriptor(16)
+
+    def attend() -> torch.Tensor:
+        return cm.attention(q, k, v, descriptor)
+
+    def resident() -> float:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder
+        compiled = _milliseconds(attend)
+        host_attention._compiled.cache_clear()
+        loaded = _milliseconds(attend)
+        del os.environ["TRITON_CACHE_DIR"]
+    for _ in range(500):
+        attend()
+    before = resident()
+    times = [_milliseconds(attend) for _ in range(calls)]
+    return {
+        "first_call_compiled_ms": compiled,
+        "first_call_from_disk_ms": loaded,
+        "small_call_us": statistics.median(times) * 1e3,
+        "growth_mib": resident() - before,
+    }
 
 
 def header() -> dict[str, object]:
@@ -136,16 +205,16 @@ def header() -> dict[str, object]:
 
 
 def _line(record: dict[str, object]) -> str:
-    name = f"{record['mask']} S={record['S']} threads={record['threads']} {record['impl']}"
+    name = f"{record['mask']} S={record['S']} threads={record['threads']} {record['pass']} {record['impl']}"
     return f"{name:48} {record.get('error') or '{:.2f} ms'.format(record['ms_min'])}"
 
 
 def main() -> None:
     """Run the cases, print a line per record and write the JSON file."""
-    parser = argparse.ArgumentParser(description="Times the forward pass on the CPU side by side with its peers.")
-    parser.add_argument("--masks", default="causal,window256,hstu,rm,clear")
-    parser.add_argument("--lengths", default="1024,4096")
+    parser = argparse.ArgumentParser(description="Times attention on the CPU side by side with its peers.")
+    parser.add_argument("--cases", default=CASES, help="masks and lengths")
     parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--passes", default="fwd,bwd")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--head-dim", type=int, default=64)
@@ -153,19 +222,19 @@ def main() -> None:
     parser.add_argument("--implementations", default=",".join(IMPLEMENTATIONS))
     parser.add_argument("--output", type=Path, default=HERE / "results")
     options = parser.parse_args()
-    MASKS["window256"] = _window256
+    MASKS["window256"], MASKS["decode"] = _window256, _decode
     records: list[dict[str, object]] = []
-    result = {"header": header(), "records": records}
+    result = {"header": header(), "overheads": overheads(), "records": records}
+    print(json.dumps(result["overheads"]), flush=True)
     file = f"cpu-{str(result['header']['cpu']).replace(' ', '-')}-{result['header']['date']}.json"
     options.output.mkdir(parents=True, exist_ok=True)
-    for name in options.masks.split(","):
-        for length in map(int, options.lengths.split(",")):
-            found = case(name, length, "cpu")
-            for threads in map(int, options.threads.split(",")):
-                new = run_case(found, threads, options)
-                records += new
-                (options.output / file).write_text(json.dumps(result, indent=1))
-                print("\n".join(map(_line, new)), flush=True)
+    for name, _, length in (given.partition(":") for given in options.cases.split(",")):
+        found = case(name, int(length), "cpu")
+        for threads in map(int, options.threads.split(",")):
+            new = run_case(found, threads, options)
+            records += new
+            (options.output / file).write_text(json.dumps(result, indent=1))
+            print("\n".join(map(_line, new)), flush=True)
 
 
 if __name__ == "__main__":
