@@ -56,3 +56,8 @@ class Addresses:
         base = origin + kb.cast(first, i64) * stride
         within = kb.arange(0, rows)[:, None] * kb.cast(stride, i32)
         return base + (within + self.dims())
+
+    def rows_at(self, origin: Value, tensor: str, rows: Value) -> Value:
+        """[n, padded] addresses of rows [n] that may lie anywhere."""
+        kb = self.kb
+        return origin + (kb.cast(rows, i64)[:, None] * kb.arg(f"{tensor}_s") + kb.cast(self.dims(), i64))

@@ -2,24 +2,28 @@
 
 The sum is [B, Hq, Sq, D], contiguous, still without the scale. If the descriptor that was followed had no room for all
 visits, as the status in its header says, nobody knows what is missing from the sum: the gradient is NaN.
-Grid: (ceil(Sq / ROWS), Hq, B).
+
+Where tiles are patches, the sum is in patched order: [B, Hq, queries, D] of `queries` places.
+Grid: (ceil(queries / ROWS), Hq, B).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from xdsl.dialects.builtin import AnyFloat, ModuleOp
 
 from compilemask.lowering.tiling_to_tt.attention_addresses import VECTOR_BYTES, Addresses, stride_arguments
 from compilemask.lowering.tiling_to_tt.builder import Arg, KernelBuilder, Value, f32, i32, i64, ptr
+from compilemask.lowering.tiling_to_tt.patch_order import PatchOrder, geometry_arguments
 
 NAME = "attention_backward_total"
 ROWS = 32
 """Rows of a program."""
 
 
-def kernel_arguments(element_type: AnyFloat) -> list[Arg]:
+def kernel_arguments(element_type: AnyFloat, patch: Sequence[int] | None = None) -> list[Arg]:
     """The kernel's arguments in order."""
     return [
         Arg("sum_q", ptr(f32), VECTOR_BYTES),
@@ -27,6 +31,7 @@ def kernel_arguments(element_type: AnyFloat) -> list[Arg]:
         Arg("status", ptr(i32)),
         *stride_arguments(("grad_q",), element_type.bitwidth // 8, aligned=True),
         *(Arg(name, i32) for name in ("heads", "queries")),
+        *geometry_arguments(patch),
         Arg("scale", f32),
     ]
 
@@ -40,9 +45,9 @@ class _Frame(Addresses):
         return self.dim
 
 
-def emit_total(head_dim: int, element_type: AnyFloat) -> ModuleOp:
-    """A module with the kernel, for a head_dim that is a multiple of 8."""
-    kb = KernelBuilder(NAME, kernel_arguments(element_type))
+def emit_total(head_dim: int, element_type: AnyFloat, patch: Sequence[int] | None = None) -> ModuleOp:
+    """A module with the kernel, for a head_dim that is a multiple of 8; `patch` as in `attention_backward_rows`."""
+    kb = KernelBuilder(NAME, kernel_arguments(element_type, patch))
     frame = _Frame(kb, head_dim)
     first, head = kb.program_id(0) * ROWS, kb.program_id(1)
     row = (first + kb.arange(0, ROWS))[:, None]
@@ -50,7 +55,12 @@ def emit_total(head_dim: int, element_type: AnyFloat) -> ModuleOp:
     factor = kb.where(kb.load(kb.arg("status")) == 0, kb.arg("scale"), math.nan)
     mask = frame.with_dims(inside)
     total = kb.load(_sums(frame, head, first) + (row - first) * head_dim + frame.dims(), mask, 0.0) * factor
-    address = frame.block(frame.origin("grad_q", "grad_q", head), "grad_q", first, ROWS)
+    origin = frame.origin("grad_q", "grad_q", head)
+    if patch is None:
+        address = frame.block(origin, "grad_q", first, ROWS)
+    else:
+        position, exists = PatchOrder(kb, patch).positions_from(first, ROWS)
+        address, mask = frame.rows_at(origin, "grad_q", position), frame.with_dims(exists[:, None])
     kb.store(address, kb.cast(total, element_type), mask)
     return kb.finish()
 

@@ -71,6 +71,12 @@ class PatchOrder:
         limit = kb.where(is_before, self.origin, self.length)
         return kb.where(outside, row, in_image), (outside & (row < limit)) | (~outside & exists)
 
+    def positions_from(self, first: Value, count: int) -> tuple[Value, Value]:
+        """The same of `count` consecutive places of one tile: [count]."""
+        kb = self.kb
+        inside = kb.trunc_rem(first, self.tile) + kb.arange(0, count)
+        return self.positions(kb.trunc_div(first, self.tile), inside)
+
     def _in_image(self, corner: Sequence[Value], inside: Value) -> tuple[Value, Value]:
         """The same for the patch that begins at a corner of the image."""
         kb = self.kb
