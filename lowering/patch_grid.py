@@ -129,11 +129,6 @@ class Patches:
         return PatchGrid(self.origin, self.sizes, self.key_patch, self.length)
 
     @property
-    def transposed(self) -> Patches:
-        """What the descriptor of the transposed mask has: its tiles are of 128 keys and of 128 queries."""
-        return Patches(self.origin, self.sizes, self.length, self.key_patch, self.key_patch)
-
-    @property
     def words(self) -> tuple[int, ...]:
         """As a descriptor's header has them (docs/descriptor.md): `PATCH_WORDS` numbers."""
         triples = [(0, *x) if len(x) == 2 else x for x in (self.sizes, self.query_patch, self.key_patch)]

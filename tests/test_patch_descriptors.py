@@ -57,13 +57,15 @@ def test_kernels_build_what_the_cpu_builds(name: str) -> None:
     assert build(compiled, expected.layout, kernels=kernels_of(compiled.program)) == expected
 
 
-def test_the_transpose_has_patches_of_keys() -> None:
+def test_gradients_need_patches_of_one_shape() -> None:
     case = CASES["clear, high tiles"]
     length = case.patches.length
-    descriptor = cm.compile(case.mask).descriptor(length, length, patches=case.patches, gradient=True)
+    with pytest.raises(ShapeError, match="one shape"):
+        cm.compile(case.mask).descriptor(length, length, patches=case.patches, gradient=True)
+    same = replace(case.patches, query_patch=(8, 16))
+    descriptor = cm.compile(case.mask).descriptor(length, length, patches=same, gradient=True)
     assert descriptor.transposed is not None
-    assert descriptor.transposed.layout.patches == case.patches.transposed
-    assert descriptor.transposed.layout.rows == 128
+    assert descriptor.transposed.layout.patches == same
 
 
 def test_through_its_buffer_and_its_tensors() -> None:

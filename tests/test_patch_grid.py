@@ -60,4 +60,3 @@ def test_shapes() -> None:
     assert {prod(shape) for shape in patch_shapes(128, 3)} == {128}
     patches = Patches(5, (19, 37), 1000, (12, 16), (8, 16))
     assert (patches.queries.tile, patches.keys.tile) == (192, 128)
-    assert (patches.transposed.queries, patches.transposed.keys) == (patches.keys, patches.keys)

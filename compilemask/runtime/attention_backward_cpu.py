@@ -13,6 +13,7 @@ import torch
 from compilemask.runtime.attention_backward_cpu_jit import attention_backward_cpu_jit, takes
 from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
 from compilemask.runtime.gradient_memory import gradient_like
+from compilemask.runtime.patched import gradients_in_patched_order
 from compilemask.runtime.score_gradient import HostScores, gradients_of_tensors, no_gradients, wanted_tables
 from compilemask.runtime.visits import key_heads, pieces, shares
 
@@ -25,6 +26,8 @@ def attention_backward_cpu(inputs: GradientInputs) -> Gradients:
     """
     if inputs.is_empty:
         return no_gradients(inputs)
+    if inputs.descriptor.layout.patches is not None:
+        return gradients_in_patched_order(attention_backward_cpu, inputs)
     if takes(inputs):
         return attention_backward_cpu_jit(inputs)
     return gradients_by_tiles(inputs)

@@ -14,6 +14,7 @@ import torch
 from compilemask.dialects.semantics.score import Pairs
 from compilemask.runtime.attention_cpu_jit import attention_cpu_jit, takes
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.patched import attend_in_patched_order
 from compilemask.runtime.scoring import UNMODIFIED, Scoring
 from compilemask.runtime.visits import Piece, key_heads, pieces, shares
 
@@ -31,6 +32,8 @@ def attention_cpu(
     Rows that see no key give 0 and -inf; rows of tiles that found no room in the descriptor give NaN. Keys that no row
     of a tile sees are not read. Pointwise weights leave lse 0. Arguments must have been checked.
     """
+    if descriptor.layout.patches is not None:
+        return attend_in_patched_order(attention_cpu, query, key, value, descriptor, scale)
     if query.numel() and takes(query, scoring):
         return attention_cpu_jit(query, key, value, descriptor, scale)
     return attention_by_tiles(query, key, value, descriptor, scale, scoring)

@@ -151,8 +151,9 @@ class Compiled:
         """
         keys = queries if keys is None else keys
         if gradient:
-            other = None if patches is None else patches.transposed
-            transposed = self.transposed.descriptor(keys, queries, device, patches=other)
+            if patches is not None and patches.query_patch != patches.key_patch:
+                raise ShapeError(f"gradients need patches of one shape, not {patches}")
+            transposed = self.transposed.descriptor(keys, queries, device, patches=patches)
             own = self.descriptor(queries, keys, device, rows=rows, patches=patches)
             return replace(own, transposed=transposed)
         if rows is not None:

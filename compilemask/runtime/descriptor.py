@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -198,6 +198,12 @@ class Descriptor:
     def _host(self) -> Descriptor:
         """A copy in host memory, made anew: replays of a CUDA graph build into the same buffer again."""
         return self if self.device.type == "cpu" else Descriptor(self.buffer.cpu(), self.layout)
+
+    @property
+    def of_places(self) -> Descriptor:
+        """This descriptor for inputs that are in patched order themselves."""
+        transposed = None if self.transposed is None else self.transposed.of_places
+        return Descriptor(self.buffer, replace(self.layout, patches=None), transposed)
 
     def clone(self) -> Descriptor:
         """A copy in memory of its own, its transpose included: masks hand out the same descriptor again and again."""
