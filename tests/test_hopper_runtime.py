@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import bf16
 
 import compilemask
 from compilemask.errors import DescriptorError, DeviceError
+from compilemask.lowering.patch_grid import Patches, PatchGrid
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule
 from compilemask.lowering.tiling_to_ttg.attention_frame import kernel_arguments
 from compilemask.runtime import compile, driver, hopper, tensor_map
@@ -24,6 +25,7 @@ from compilemask.runtime.binary import Binary
 from compilemask.runtime.driver import Kernel
 from compilemask.runtime.hopper import best_rows, has_hopper_kernel, heads_together, prepare_launch
 from compilemask.runtime.parameters import Parameter
+from compilemask.runtime.patch_maps import PatchMaps, has_patch_maps
 from compilemask.runtime.target import Target
 from compilemask.runtime.tensor_map import TensorMaps, is_aligned, is_readable
 
@@ -135,6 +137,45 @@ def test_strides_of_dimensions_of_one_element_are_valid(fake: Driver) -> None:
     assert fake.maps[0][4] == [128, 128, 128]
 
 
+def test_maps_of_an_image(fake: Driver) -> None:
+    """Of the sequence, the tokens before the image, and the image line by line."""
+    grid = PatchGrid(10, (20, 30), (8, 16), 700)
+    x = half(2, 700, 4, 128).transpose(1, 2)
+    line = 2 * 4 * 128
+    PatchMaps.of(x.shape, x.stride(), x.dtype, 64, grid).at(x.data_ptr())
+    sequence, before, image = fake.maps
+    assert sequence[2:6] == (x.data_ptr(), [128, 700, 4, 2], [line, 256, 700 * line], [64, 64, 1, 1])
+    assert before[2:6] == (x.data_ptr(), [128, 10, 4, 2], [line, 256, 700 * line], [64, 64, 1, 1])
+    assert image[1] == 5
+    assert image[2:4] == (x.data_ptr() + 10 * line, [128, 30, 20, 4, 2])
+    assert image[4:6] == ([line, 30 * line, 256, 700 * line], [64, 16, 4, 1, 1])
+
+
+def test_maps_of_a_video_at_the_beginning(fake: Driver) -> None:
+    grid = PatchGrid(0, (5, 6, 9), (4, 4, 8), 300)
+    x = half(2, 4, 300, 64)
+    found = PatchMaps.of(x.shape, x.stride(), x.dtype, 128, grid).at(x.data_ptr())
+    assert found[0] == found[1]
+    image = fake.maps[1]
+    assert image[1:4] == (5, x.data_ptr(), [64, 9, 6, 5, 8])
+    assert image[4:6] == ([128, 9 * 128, 54 * 128, 300 * 128], [64, 8, 4, 4, 1])
+
+
+@pytest.mark.parametrize(
+    ("x", "sizes", "expected"),
+    [
+        (half(2, 4, 300, 64), (5, 6, 9), True),
+        (half(2, 300, 4, 64).transpose(1, 2), (15, 18), True),
+        (half(2, 300, 4, 64).transpose(1, 2), (5, 6, 9), False),
+        (half(1, 300, 4, 64).transpose(1, 2), (5, 6, 9), True),
+        (half(2, 300, 1, 64).transpose(1, 2), (5, 6, 9), True),
+    ],
+)
+def test_which_tensors_have_patches(x: torch.Tensor, sizes: tuple[int, ...], expected: bool) -> None:
+    """TMA has five dimensions: batches and heads of a video must be one."""
+    assert has_patch_maps(x.shape, x.stride(), 2, sizes) is expected
+
+
 def test_old_tensor_maps_are_forgotten(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_map, "KEPT_MAPS", 2)
     maps = maps_of(half(1, 1, 8, 64), 64)
@@ -227,6 +268,30 @@ def test_arguments_of_a_launch(fake: Driver, schedule: Schedule, monkeypatch: py
     assert again.arguments[0] != launch.arguments[0]
     assert again.arguments[1:3] == launch.arguments[1:3]
     assert hopper._plan.cache_info().misses == 1
+    hopper._plan.cache_clear()
+
+
+def test_arguments_of_a_launch_with_patches(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    patches = Patches(20, (16, 40), 20 + 640 + 3, (8, 16), (16, 8))
+    config = HopperConfig(query_patch=(8, 16), key_patch=(16, 8))
+    monkeypatch.setattr(hopper, "_kernel", lambda *_: None)
+    monkeypatch.setattr(hopper, "_processors", lambda _: 5)
+    hopper._plan.cache_clear()
+    q, k = half(1, 4, 663, 128), half(1, 2, 663, 128)
+    out, lse = torch.empty_like(q), torch.empty(1, 4, 663)
+    descriptor = compile(compilemask.clear(16, 40, 3, text=20)).descriptor(663, 663, patches=patches)
+    launch = prepare_launch(q, k, k, out, lse, descriptor, 0.5, config)
+    names = [argument.name for argument in kernel_arguments(config)]
+    at = dict(zip(names, launch.arguments, strict=True))
+    assert [names[0], *names[9:12]] == ["q", "out", "out_before", "out_image"]
+    assert [at[name] for name in names[:12]] == [bytes([number] * 128) for number in range(1, 13)]
+    assert [found[1] for found in fake.maps] == [4, 4, 5] * 4
+    assert (at["queries"], at["keys"], at["query_tiles"]) == (128 + 6 * 128 + 3, 128 + 5 * 128 + 3, 8)
+    assert [at[name] for name in names[-5:]] == [20, 663, 16, 40, 0.5]
+    with pytest.raises(DescriptorError, match="no patches"):
+        prepare_launch(q, k, k, out, lse, compile(compilemask.causal()).descriptor(663, 663), 0.5, config)
+    with pytest.raises(DescriptorError, match="Patches"):
+        prepare_launch(q, k, k, out, lse, descriptor, 0.5, HopperConfig())
     hopper._plan.cache_clear()
 
 

@@ -7,15 +7,16 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 
 from compilemask.errors import DescriptorError, LoweringError, TargetError
 from compilemask.lowering.descriptor_layout import Layout, ceil_div
+from compilemask.lowering.patch_grid import Patches
 from compilemask.lowering.tiling_to_tt.attention import attention_module, attention_op
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule, emit
-from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, kernel_head_dim
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, Patch, kernel_head_dim
 from compilemask.runtime import disk_cache
 from compilemask.runtime.attention_cuda import ELEMENTS, WORD, attention_cuda
 from compilemask.runtime.binary import Binary
@@ -24,6 +25,7 @@ from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.driver import Argument, Kernel
 from compilemask.runtime.hopper_compile import HOPPER, compile_gpu_text, gpu_text
 from compilemask.runtime.launch import current_stream, empty, launch
+from compilemask.runtime.patch_maps import PatchMaps, geometry_of, has_patch_maps, patch_shapes_of
 from compilemask.runtime.scoring import UNMODIFIED, Scoring, score_op
 from compilemask.runtime.tensor_map import TensorMaps, is_aligned, is_readable
 
@@ -67,13 +69,16 @@ def best_rows(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> in
     return _best_rows(_kind(query, key, value))
 
 
-def has_hopper_kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+def has_hopper_kernel(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, patches: Patches | None = None
+) -> bool:
     """Whether these are inputs that the Hopper kernel takes, on a GPU that runs it.
 
     It takes float16 and bfloat16, D up to 128 in multiples of 8, and tensors that TMA can read: starts and strides are
-    multiples of 16 bytes, and the last dimension is contiguous.
+    multiples of 16 bytes, and the last dimension is contiguous. In tiles that are patches of a video, batches and heads
+    must be one dimension for TMA: batch 1, or strides as if they were.
     """
-    return is_aligned(query, key, value) and _is_supported(_kind(query, key, value))
+    return is_aligned(query, key, value) and _is_supported(_kind(query, key, value), patches)
 
 
 def attention_hopper(
@@ -110,6 +115,10 @@ def _attention(
 # ---------------------------------------------------------------- plans
 
 
+_Mapped: TypeAlias = tuple[Sequence[int], Sequence[int], torch.dtype, int]
+"""Shape and strides of a tensor, its type, and the rows of a box."""
+
+
 class Kind(NamedTuple):
     """What inputs have in common with others that a launch treats alike: all but their addresses."""
 
@@ -126,12 +135,15 @@ def _kind(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Kind:
     return Kind(query.shape, query.stride(), key.shape, key.stride(), value.stride(), query.dtype, query.device)
 
 
-def _is_supported(kind: Kind) -> bool:
+def _is_supported(kind: Kind, patches: Patches | None = None) -> bool:
     if kind.dtype not in DTYPES or kernel_head_dim(kind.query_shape[-1]) is None or target_of(kind.device) != HOPPER:
         return False
     keys = kind.key_shape
     inputs = ((kind.query_shape, kind.query_stride), (keys, kind.key_stride), (keys, kind.value_stride))
-    return all(is_readable(shape, stride, kind.dtype.itemsize) for shape, stride in inputs)
+    size = kind.dtype.itemsize
+    return all(is_readable(shape, stride, size) for shape, stride in inputs) and (
+        patches is None or all(has_patch_maps(shape, stride, size, patches.sizes) for shape, stride in inputs)
+    )
 
 
 @cache
@@ -181,6 +193,8 @@ class Plan(NamedTuple):
     numbers: tuple[int, ...]
     device: torch.device
     has_counter: bool
+    patch_maps: tuple[PatchMaps, ...] = ()
+    """In place of `maps`, where tiles are patches of an image."""
 
     def arguments(
         self,
@@ -195,14 +209,20 @@ class Plan(NamedTuple):
         scoring: Scoring = UNMODIFIED,
     ) -> list[Argument]:
         """The kernel's arguments for these tensors; out and lse are contiguous."""
-        query_map, key_map, value_map, out_map = self.maps
+        if self.patch_maps:
+            maps = self._maps_of_patches(query, key, value, out)
+        else:
+            query_map, key_map, value_map, out_map = self.maps
+            maps = (
+                query_map[query.data_ptr()],
+                key_map[key.data_ptr()],
+                value_map[value.data_ptr()],
+                out_map[out.data_ptr()],
+            )
         base = descriptor.buffer.data_ptr()
         order, visits, patterns, columns = self.sections
         return [
-            query_map[query.data_ptr()],
-            key_map[key.data_ptr()],
-            value_map[value.data_ptr()],
-            out_map[out.data_ptr()],
+            *maps,
             lse.data_ptr(),
             *(base + order, base + visits, base + patterns, base + columns),
             *(() if counter is None else (counter.data_ptr(),)),
@@ -210,6 +230,9 @@ class Plan(NamedTuple):
             scale,
             *(scoring.kernel_arguments() if scoring.text else ()),
         ]
+
+    def _maps_of_patches(self, *tensors: torch.Tensor) -> Sequence[bytes]:
+        return [part for maps, x in zip(self.patch_maps, tensors, strict=True) for part in maps.at(x.data_ptr())]
 
 
 @lru_cache(maxsize=256)
@@ -226,11 +249,11 @@ def _chosen_plan(
 ) -> Plan | None:
     """The plan for these inputs; None if the Hopper kernel does not take them."""
     kind = Kind(query_shape, query_stride, key_shape, key_stride, value_stride, dtype, device)
-    if not _is_supported(kind):
+    if not _is_supported(kind, layout.patches):
         return None
     batch, heads, _, head_dim = query_shape
     schedule = Schedule.choose(batch * heads * layout.query_tiles, _processors(device))
-    config = _chosen(head_dim, dtype, schedule, score, layout.rows)
+    config = _chosen(head_dim, dtype, schedule, score, layout.rows, *patch_shapes_of(layout))
     return None if config is None else _plan(kind, layout, config, score)
 
 
@@ -239,34 +262,47 @@ def _plan(kind: Kind, layout: Layout, config: HopperConfig, score: str = "") -> 
     """The plan of a variant, for a structure of scores."""
     if layout.rows != config.rows:
         raise DescriptorError(f"the descriptor has tiles of {layout.rows} query rows, the kernel takes {config.rows}")
+    if patch_shapes_of(layout) != (config.query_patch, config.key_patch):
+        raise DescriptorError(f"the descriptor has {layout.patches or 'no patches'}, the kernel is {config}")
     batch, heads, queries, head_dim = kind.query_shape
     key_heads, device = kind.key_shape[1], kind.device
     all_heads = batch * heads
     together = heads_together(kind.key_shape, kind.dtype.itemsize, heads, all_heads)
     tiles = layout.query_tiles * all_heads
     out_shape, out_stride = tuple(kind.query_shape), (heads * queries * head_dim, queries * head_dim, head_dim, 1)
-    maps = (
-        TensorMaps(kind.query_shape, kind.query_stride, kind.dtype, ROWS),
-        TensorMaps(kind.key_shape, kind.key_stride, kind.dtype, TILE),
-        TensorMaps(kind.key_shape, kind.value_stride, kind.dtype, TILE),
-        TensorMaps(out_shape, out_stride, kind.dtype, ROWS),
+    tensors = (
+        (kind.query_shape, kind.query_stride, kind.dtype, ROWS),
+        (kind.key_shape, kind.key_stride, kind.dtype, TILE),
+        (kind.key_shape, kind.value_stride, kind.dtype, TILE),
+        (out_shape, out_stride, kind.dtype, ROWS),
     )
+    query_maps, key_maps, value_maps, out_maps = (TensorMaps(*tensor) for tensor in tensors)
     numbers = (
         *(heads, heads // key_heads, layout.queries, layout.keys, layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
         *(all_heads, together, together * layout.query_tiles),
+        *geometry_of(layout),
     )
     return Plan(
         kernel=_kernel(kernel_head_dim(head_dim) or head_dim, kind.dtype, config, score, device.index),
         programs=min(tiles, _processors(device)) if config.is_persistent else tiles,
-        maps=maps,
+        maps=(query_maps, key_maps, value_maps, out_maps),
         out=(out_shape, out_stride),
         lse=(out_shape[:3], (heads * queries, queries, 1)),
         sections=(WORD * layout.order, WORD * layout.visits, WORD * layout.patterns, WORD * layout.columns),
         numbers=numbers,
         device=device,
         has_counter=config.schedule is Schedule.ATOMIC,
+        patch_maps=_patch_maps(layout.patches, tensors),
     )
+
+
+def _patch_maps(patches: Patches | None, tensors: Sequence[_Mapped]) -> tuple[PatchMaps, ...]:
+    """Those of query, key, value and out."""
+    if patches is None:
+        return ()
+    grids = (patches.queries, patches.keys, patches.keys, patches.queries)
+    return tuple(PatchMaps.of(*tensor, grid) for tensor, grid in zip(tensors, grids, strict=True))
 
 
 def prepare_launch(
@@ -328,13 +364,24 @@ def _kernel(head_dim: int, dtype: torch.dtype, config: HopperConfig, score: str,
 
 
 @cache
-def _chosen(head_dim: int, dtype: torch.dtype, schedule: Schedule, score: str, rows: int) -> HopperConfig | None:
-    """The variant for these inputs; None if there is none for tiles of so many rows, and, with a warning, if the
-    installed Triton does not compile it.
+def _chosen(
+    head_dim: int,
+    dtype: torch.dtype,
+    schedule: Schedule,
+    score: str,
+    rows: int,
+    query_patch: Patch | None = None,
+    key_patch: Patch | None = None,
+) -> HopperConfig | None:
+    """The variant for these inputs; None if there is none for tiles of so many rows or such patches, and, with a
+    warning, if the installed Triton does not compile it.
     """
     dim = kernel_head_dim(head_dim) or head_dim
+    if score and query_patch is not None:
+        return None
     try:
-        config = replace(HopperConfig.choose(dim, ELEMENTS[dtype], rows), schedule=schedule)
+        config = HopperConfig.choose(dim, ELEMENTS[dtype], rows)
+        config = replace(config, schedule=schedule, query_patch=query_patch, key_patch=key_patch)
     except LoweringError:
         return None
     try:

@@ -34,7 +34,7 @@ def is_aligned(*tensors: torch.Tensor) -> bool:
 
 
 def is_readable(shape: Sequence[int], stride: Sequence[int], size: int) -> bool:
-    """Whether TMA can read aligned tensors of rank 4 with strides in elements of so many bytes.
+    """Whether TMA can read aligned tensors of rank 4 or 5 with strides in elements of so many bytes.
 
     They are not empty, contiguous along the last dimension, and have no other stride of 0.
     """
@@ -51,18 +51,24 @@ def is_readable(shape: Sequence[int], stride: Sequence[int], size: int) -> bool:
 class TensorMaps(dict[int, bytes]):
     """The tensor maps of tensors [B, H, S, D] that differ in their address alone, by address, made when asked for.
 
-    They are for boxes of so many rows, 128 bytes wide, permuted as wgmma reads them; if `columns` is given, as wide as
-    that, and not permuted. Addresses are multiples of 16.
+    They are for boxes of so many rows, or of such a shape along the last axes before D; 128 bytes wide, permuted as
+    wgmma reads them; if `columns` is given, as wide as that, and not permuted. Addresses are multiples of 16.
     """
 
     def __init__(
-        self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, rows: int, columns: int | None = None
+        self,
+        shape: Sequence[int],
+        stride: Sequence[int],
+        dtype: torch.dtype,
+        rows: int | Sequence[int],
+        columns: int | None = None,
     ) -> None:
         rank, size = len(shape), dtype.itemsize
+        sides = (rows,) if isinstance(rows, int) else tuple(reversed(rows))
         # The stride of a dimension of length 1 may be anything; the driver wants a valid one.
         pairs = list(zip(shape, stride, strict=True))[:-1]
         strides = [size * (step if length > 1 else shape[-1]) for length, step in pairs]
-        box = [SWIZZLE_BYTES // size if columns is None else columns, rows, *[1] * (rank - 2)]
+        box = [SWIZZLE_BYTES // size if columns is None else columns, *sides, *[1] * (rank - 1 - len(sides))]
         self._dtype, self._rank = _TYPES[dtype], rank
         self._swizzle = _SWIZZLE_128B if columns is None else _SWIZZLE_NONE
         self._lengths = (c_uint64 * rank)(*reversed(shape))
