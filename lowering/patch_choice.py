@@ -6,8 +6,9 @@ host does not know is not asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +16,18 @@ from numpy.typing import NDArray
 from compilemask.dialects import interval
 from compilemask.dialects.semantics.interval import RowSets, evaluate
 from compilemask.lowering.descriptor_layout import KEYS, ceil_div
-from compilemask.lowering.patch_grid import Patches, PatchGrid
+from compilemask.lowering.patch_grid import Patches, PatchGrid, patch_shapes
 from compilemask.lowering.visited_tiles import Ranges
 
 Ints = NDArray[np.int64]
-COUNTED_TILES = 48
+Image: TypeAlias = tuple[int, tuple[int, ...]]
+"""Origin and sizes."""
+COUNTED_TILES = 32
 """Query tiles that are looked at."""
 WORTH = 0.9
 """Patches must visit at most so many of the tiles that runs of positions visit."""
+LONGEST = 8
+"""Sides of a patch, as multiples of its shortest one."""
 
 
 def lie_on_raster(func: interval.FuncOp, arguments: Sequence[int | None], patches: Patches) -> bool:
@@ -44,16 +49,29 @@ def lie_on_raster(func: interval.FuncOp, arguments: Sequence[int | None], patche
     return True
 
 
-def choose_patches(
-    func: interval.FuncOp, arguments: Sequence[Any], patches: Sequence[Patches]
-) -> tuple[Patches | None, dict[Patches | None, float]]:
-    """The best of some patches, None if runs of positions are as good; and the key tiles that a query tile visits on
-    average with each. `func` is the mask's interval function in normal form, in raster order.
+@dataclass(frozen=True)
+class PatchChoice:
+    """What was chosen, and why: the key tiles that a query tile visits on average."""
+
+    patches: Patches | None
+    """None if runs of 128 positions are as good."""
+    by_runs: float
+    by_patches: Mapping[Patches, float]
+
+
+def choose_patches(func: interval.FuncOp, arguments: Sequence[int], image: Image, length: int) -> PatchChoice | None:
+    """The patches that visit fewest tiles; None if the lines of the mask are not those of the image. `func` is the
+    mask's interval function in normal form, in raster order, over as many queries as keys.
     """
-    visited = {None: _visited(func, arguments, patches[0].length, None)}
-    visited |= {item: _visited(func, arguments, item.length, item) for item in patches}
+    origin, sizes = image
+    shapes = [shape for shape in patch_shapes(KEYS, len(sizes)) if max(shape) <= LONGEST * min(shape)]
+    patches = [Patches(origin, sizes, length, shape, shape) for shape in shapes]
+    if not lie_on_raster(func, arguments, patches[0]):
+        return None
+    visited = {item: _visited(func, arguments, length, item) for item in patches}
+    by_runs = _visited(func, arguments, length, None)
     best = min(patches, key=lambda item: visited[item])
-    return (best if visited[best] <= WORTH * visited[None] else None), visited
+    return PatchChoice(best if visited[best] <= WORTH * by_runs else None, by_runs, visited)
 
 
 def _visited(func: interval.FuncOp, arguments: Sequence[Any], length: int, patches: Patches | None) -> float:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 # By their numbers of arguments, of which a type checker knows those of a lambda.
-End = Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
+End = Callable[[], Any] | Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
 Sizes = Callable[[Any, Any, Any, Any], tuple[Any, Any]] | Callable[[Any, Any, Any, Any, Any, Any], tuple[Any, Any]]
 
 
@@ -35,6 +35,8 @@ class Extent:
     """The length from the values, each an int or an int64 tensor of shape [B, H, n]."""
     keys_only: bool = False
     """Whether it speaks of keys alone, and not of positions, at which there may be a query or a key."""
+    is_image: bool = False
+    """Whether the values are the origin and the sizes of an image or a video in raster order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +81,15 @@ class Limit:
             raise MaskError(
                 f"{self.extent.what} is {end}; for {queries} queries and {keys} keys expected at most {most}"
             )
+
+    def image(self, parameters: Mapping[str, int | torch.Tensor]) -> tuple[int, tuple[int, ...]] | None:
+        """The origin and the sizes of the image that the extent is about; None if it is about none, or they differ
+        between batches or heads, or lie in device memory.
+        """
+        if not self.extent.is_image or self.planes:
+            return None
+        values = [value for name in self.names if isinstance(value := parameters[name], int)]
+        return (values[0], tuple(values[1:])) if len(values) == len(self.names) else None
 
 
 def _on_host(parameters: Mapping[str, int | torch.Tensor], names: Sequence[str]) -> list[int | torch.Tensor] | None:

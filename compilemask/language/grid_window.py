@@ -72,7 +72,8 @@ class GridWindow(Mask):
         return self.label
 
     def extents(self) -> tuple[Extent, ...]:
-        return (Extent(f"{self.label}: the end of the image", (self.origin, *self.sizes), self.end_of_image),)
+        what, values = f"{self.label}: the end of the image", (self.origin, *self.sizes)
+        return (Extent(what, values, self.end_of_image, is_image=self.unit == 1),)
 
     def end_of_image(self, origin: Any, *sizes: Any) -> Any:
         """The position behind the last token of the image."""

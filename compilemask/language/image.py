@@ -36,7 +36,8 @@ class Grid:
 
     def extent(self, what: str) -> Extent:
         """The end of the image."""
-        return Extent(f"{what}: the end of the image", (self.origin, self.height, self.width), end_of_image)
+        values = (self.origin, self.height, self.width)
+        return Extent(f"{what}: the end of the image", values, end_of_image, is_image=True)
 
 
 def checked_grid(what: str, height: Scalar, width: Scalar, origin: Scalar, origin_name: str = "origin") -> Grid:

@@ -44,7 +44,7 @@ class _Stored(Mask):
             if isinstance(op, dialect.SegmentsOp) and values:
                 found.append(Extent(f"@{self.name}: the last offset", values, last_offset))
             elif isinstance(op, dialect.GridOp) and len(values) == len(op.operands):
-                found.append(Extent(f"@{self.name}: the end of the image", values, end_of_image))
+                found.append(Extent(f"@{self.name}: the end of the image", values, end_of_image, is_image=True))
         return tuple(found)
 
     def emit(self, builder: Builder) -> SSAValue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ import torch
 from compilemask.errors import DeviceError, MaskError, ShapeError, TargetError
 from compilemask.language.extent import Limit, check_limits
 from compilemask.language.mask import Mask
-from compilemask.lowering.patch_choice import lie_on_raster
+from compilemask.lowering.patch_choice import PatchChoice, choose_patches, lie_on_raster
 from compilemask.lowering.patch_grid import Patches
 from compilemask.passes.observers import printed
 from compilemask.runtime.descriptor import Descriptor
@@ -198,6 +199,30 @@ class Compiled:
                 while len(_constant_descriptors) > KEPT_DESCRIPTORS:
                     _constant_descriptors.popitem(last=False)
         return descriptor
+
+    def patches_for(self, queries: int, keys: int) -> PatchChoice | None:
+        """Whether the tiles of the mask's image should be patches of it, and which; None if there is no choice.
+
+        There is one if the mask speaks of one image in raster order, whose sizes are integers as all its parameters
+        are, among as many queries as keys. Counted once for each length, on the host.
+        """
+        if queries not in self._choices:
+            self._choices[queries] = self._choose_patches(queries)
+        return self._choices[queries] if queries == keys else None
+
+    def _choose_patches(self, length: int) -> PatchChoice | None:
+        images = {limit.image(self._values) for limit in self.limits if limit.extent.is_image}
+        known = [value for value in self._known if value is not None]
+        if len(images) != 1 or (image := images.pop()) is None or len(known) != len(self.parameters):
+            return None
+        origin, sizes = image
+        if origin + math.prod(sizes) > length:
+            return None
+        return choose_patches(self.program.intervals, known, image, length)
+
+    @cached_property
+    def _choices(self) -> dict[int, PatchChoice | None]:
+        return {}
 
     @property
     def _known(self) -> list[int | None]:

@@ -11,6 +11,7 @@ import torch
 from compilemask.dialects import interval
 from compilemask.lowering.descriptor_layout import KEYS, TILE_WORDS
 from compilemask.lowering.interval_to_tiling import normal_form
+from compilemask.lowering.patch_choice import PatchChoice
 from compilemask.runtime.compiled import Compiled, compile
 from compilemask.runtime.descriptor import Descriptor
 
@@ -50,6 +51,12 @@ class Explanation:
     pattern_capacity: int
     """Room for patterns, which follows from what is known before the mask runs."""
     descriptor_bytes: int
+    patches: tuple[int, ...] | None
+    """The shape of patches that the tiles of the mask's image are on a GPU; None if tiles are runs of positions. All
+    other fields are for runs.
+    """
+    visited: dict[str, float] | None
+    """Key tiles that a query tile visits on average, by the shape of tiles; None if there is no choice."""
 
     @property
     def sparsity(self) -> float:
@@ -75,6 +82,7 @@ class Explanation:
             ("pairs", self._pairs()),
             ("patterns", self._patterns()),
             ("descriptor", _size(self.descriptor_bytes)),
+            *([("patches", self._patches(self.visited))] if self.visited else []),
         ]
         width = max(len(title) for title, _ in rows)
         return "\n".join(f"{title:{width}}  {text}" for title, text in rows)
@@ -101,6 +109,15 @@ class Explanation:
         if self.patterns == "shared":
             return f"{self.pattern_count:,} shared by all tiles of their diagonals"
         return f"{self.pattern_count:,} stored, one for each partial tile; room for {self.pattern_capacity:,}"
+
+    def _patches(self, visited: dict[str, float]) -> str:
+        chosen = "none" if self.patches is None else _shape(self.patches)
+        counts = ", ".join(f"{count:.1f} ({shape})" for shape, count in visited.items())
+        return f"{chosen} on a GPU: a query tile visits {counts}"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
 
 
 def _intervals(number: int | None) -> str:
@@ -138,6 +155,7 @@ def explain(mask: Mask | Compiled, queries: int = 1024, keys: int | None = None)
     records = descriptor.tiles.reshape(-1, TILE_WORDS).long()
     partial, full = int(records[:, 4].sum()), int(records[:, 6].sum())
     heights = _heights(descriptor)
+    choice = compiled.patches_for(layout.queries, layout.keys)
     computed = int(((records[:, 4] + records[:, 6]) * heights).sum()) * KEYS
     return Explanation(
         name=compiled.name,
@@ -158,7 +176,14 @@ def explain(mask: Mask | Compiled, queries: int = 1024, keys: int | None = None)
         pattern_count=len(torch.unique(_partial_visits(descriptor)[1])) if layout.shared else partial,
         pattern_capacity=layout.pattern_capacity,
         descriptor_bytes=layout.words * 4,
+        patches=None if choice is None or choice.patches is None else choice.patches.query_patch,
+        visited=None if choice is None else _visited(choice),
     )
+
+
+def _visited(choice: PatchChoice) -> dict[str, float]:
+    counts = sorted(choice.by_patches.items(), key=lambda item: item[1])
+    return {"runs": choice.by_runs, **{_shape(patches.query_patch): count for patches, count in counts}}
 
 
 def _arities(func: interval.FuncOp) -> tuple[int | None, int | None]:

@@ -1,0 +1,72 @@
+"""Which shape the tiles of an image get: counts against descriptors, and when there is no choice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import compilemask as cm
+from compilemask.lowering import patch_choice
+from compilemask.lowering.patch_grid import Patches
+from compilemask.runtime import Descriptor
+
+
+def visits(descriptor: Descriptor) -> float:
+    """Key tiles that a query tile visits on average."""
+    return float((descriptor.tiles[..., 4] + descriptor.tiles[..., 6]).float().mean())
+
+
+@pytest.mark.parametrize(
+    ("mask", "length"),
+    [
+        (cm.clear(40, 48, 6, text=70), 70 + 40 * 48),
+        (cm.clear(37, 51, 4), 37 * 51 + 100),
+        (cm.natten2d(40, 40, 7), 1600),
+        (cm.natten3d(8, 12, 16, (3, 5, 5)), 8 * 12 * 16),
+        (cm.box2d(60, 30, 3, origin=5) | cm.causal(), 2000),
+    ],
+    ids=["clear", "ragged", "natten2d", "natten3d", "box"],
+)
+def test_counts_are_those_of_descriptors(mask: cm.Mask, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch_choice, "COUNTED_TILES", 10**6)
+    compiled = cm.compile(mask)
+    choice = compiled.patches_for(length, length)
+    assert choice is not None
+    assert choice.by_runs == pytest.approx(visits(compiled.descriptor(length, length)))
+    for patches, count in choice.by_patches.items():
+        assert count >= visits(compiled.descriptor(length, length, patches=patches)) - 1e-6
+        assert count <= 1.1 * visits(compiled.descriptor(length, length, patches=patches))
+
+
+def test_a_large_disk_is_worth_patches() -> None:
+    mask = cm.clear(168, 192, 16, text=512)
+    length = 512 + 168 * 192
+    choice = cm.compile(mask).patches_for(length, length)
+    assert choice is not None
+    assert choice.patches == Patches(512, (168, 192), length, (8, 16), (8, 16))
+    assert choice.by_patches[choice.patches] < 0.5 * choice.by_runs
+
+
+@pytest.mark.parametrize(
+    ("mask", "queries", "keys"),
+    [
+        (cm.causal(), 640, 640),
+        (cm.natten2d(20, 32, 5), 640, 700),
+        (cm.natten2d(torch.tensor([20, 10]), 32, 5), 640, 640),
+        (cm.natten2d(20, 32, 5) | cm.natten2d(10, 32, 5), 640, 640),
+        (cm.natten2d(20, 32, 5) & cm.document([0, 100, 640]), 640, 640),
+        (cm.sliding_tile2d(5, 8, 16, 3), 640, 640),
+    ],
+    ids=["no image", "other lengths", "per batch", "two images", "tables", "tokens in tiles"],
+)
+def test_no_choice(mask: cm.Mask, queries: int, keys: int) -> None:
+    assert cm.compile(mask).patches_for(queries, keys) is None
+
+
+def test_it_is_explained() -> None:
+    found = cm.explain(cm.disk2d(64, 64, 6), 64 * 64)
+    assert found.patches is not None
+    assert found.visited is not None
+    shape = "x".join(map(str, found.patches))
+    assert f"patches     {shape} on a GPU: a query tile visits {found.visited['runs']:.1f} (runs)" in str(found)
+    assert cm.explain(cm.causal()).visited is None
