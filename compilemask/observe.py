@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -29,7 +29,7 @@ def debug(
     dump: str | os.PathLike[str] | None = None,
     launches: bool = False,
     stream: TextIO | None = None,
-) -> Iterator[None]:
+) -> Generator[None, None, None]:
     """Within it, what this thread compiles is printed, timed, checked or written down, and cached results are not used.
 
         with cm.debug(print_ir_after="interval-normalize", timing=True):

@@ -11,7 +11,7 @@ documentation; Transformers 5.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -19,14 +19,7 @@ import compilemask as cm
 from compilemask.errors import MaskError, MissingDependencyError
 
 try:
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import (
-        add_offsets_to_mask_function,
-        and_masks,
-        causal_mask_function,
-        padding_mask_function,
-        prepare_padding_mask,
-    )
+    from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 except ImportError as error:
     raise MissingDependencyError(f"compilemask.integrations.transformers needs transformers 5: {error}") from None
 
@@ -42,7 +35,7 @@ def compiled_mask(
     kv_length: int,
     q_offset: int = 0,
     kv_offset: int = 0,
-    mask_function: Callable[..., Any] = causal_mask_function,
+    mask_function: Callable[..., Any] = masking_utils.causal_mask_function,
     attention_mask: torch.Tensor | None = None,
     **others: Any,
 ) -> cm.Compiled:
@@ -51,11 +44,12 @@ def compiled_mask(
     Raises MaskError if the predicate cannot be read.
     """
     if attention_mask is not None:
-        padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+        padding = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
         assert padding is not None
-        mask_function = and_masks(mask_function, padding_mask_function(padding))
+        padded = cast("Any", masking_utils.padding_mask_function(padding))
+        mask_function = cast("Any", masking_utils.and_masks(mask_function, padded))
     if q_offset or kv_offset:
-        mask_function = add_offsets_to_mask_function(mask_function, q_offset, kv_offset)
+        mask_function = cast("Any", masking_utils.add_offsets_to_mask_function(mask_function, q_offset, kv_offset))
     mask = cm.from_mask_mod(mask_function)
     if any(parameter.name == DOCUMENTS for parameter in mask.parameters):
         mask = cm.from_mask_mod(mask_function, sorted_tables=[DOCUMENTS])

@@ -144,7 +144,7 @@ def run_all(console: Console, names: Sequence[str], out: Path) -> list[Result]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     console.rule(f"[bold]attention on {torch.cuda.get_device_name() if device.type == 'cuda' else 'the CPU'}[/]")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    results = []
+    results: list[Result] = []
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("starting", total=len(names) * len(LENGTHS))
         for name in names:

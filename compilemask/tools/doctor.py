@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -85,7 +86,7 @@ def _devices() -> Iterator[Finding]:
         yield Finding("device", "note", "no GPU: attention runs on the CPU, IR for GPUs can be generated all the same")
         return
     for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
+        properties = cast("Any", torch.cuda.get_device_properties(index))
         memory = f"{properties.total_memory / 2**30:.0f} GiB"
         target = f"cuda:{properties.major}{properties.minor}"
         yield Finding(

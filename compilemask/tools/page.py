@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -70,7 +70,7 @@ def _descriptor(mask: Mask, queries: int, keys: int) -> dict[str, Any]:
     import compilemask as cm
 
     descriptor = cm.compile(mask).descriptor(queries, keys).check()
-    records = descriptor.tiles[0, 0].tolist()
+    records = cast("list[list[int]]", descriptor.tiles[0, 0].tolist())
     tiles = [
         {"first": record[0], "partial": tile.partial, "full": tile.full, "cost": tile.cost}
         for record, tile in zip(records, descriptor.tiles_of(0, 0), strict=True)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from xdsl.ir import Dialect, ParametrizedAttribute, TypeAttribute
+from xdsl.ir import Attribute, Dialect, ParametrizedAttribute, TypeAttribute
 from xdsl.irdl import IRDLOperation
 
 from compilemask.dialects.registry import DIALECTS
@@ -82,7 +82,7 @@ def _kinds(constraint: object) -> str:
     return " or ".join(sorted(f"`{base.name}`" for base in bases)) if bases else "any"
 
 
-def _attribute(kind: type) -> str:
+def _attribute(kind: type[Attribute]) -> str:
     sigil = "!" if issubclass(kind, TypeAttribute) else "#"
     parameters = [name for name in kind.__annotations__ if issubclass(kind, ParametrizedAttribute) and name != "name"]
     shown = f" Parameters: {', '.join(f'`{name}`' for name in parameters)}." if parameters else ""

@@ -35,11 +35,11 @@ def attention(head_dim: int, blocks: Blocks) -> str:
             rows = LaneRows(loop.index, fb.minimum(fb.constant(blocks.lanes), tile.rows - loop.index))
             first = tile.first_row + rows.first
             # Exponentials are powers of 2.
-            load_rows(frame, query, first, rows.count, fb.arg("scale") * math.log2(math.e))
+            load_rows(frame, query, first, rows.size, fb.arg("scale") * math.log2(math.e))
             clear(frame, frame.rows_of("out"))
             state = _follow(frame, Head(key, value), visits, rows)
-            store_rows(frame, out, first, rows.count, _quotient(frame, state.total))
-            _store_lse(frame, state, number * sizes["queries"] + first, rows.count)
+            store_rows(frame, out, first, rows.size, _quotient(frame, state.total))
+            _store_lse(frame, state, number * sizes["queries"] + first, rows.size)
     return fb.finish()
 
 

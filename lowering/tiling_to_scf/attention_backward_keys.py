@@ -29,13 +29,13 @@ def attention_backward_keys(head_dim: int, blocks: Blocks) -> str:
         with fb.for_loop(fb.constant(0), tile.rows, blocks.lanes) as loop:
             rows = LaneRows(loop.index, fb.minimum(fb.constant(blocks.lanes), tile.rows - loop.index))
             first = tile.first_row + rows.first
-            load_rows(frame, key, first, rows.count, fb.arg("scale") * math.log2(math.e))
-            load_rows(frame, value, first, rows.count)
+            load_rows(frame, key, first, rows.size, fb.arg("scale") * math.log2(math.e))
+            load_rows(frame, value, first, rows.size)
             for gradient in (grad_key, grad_value):
                 clear(frame, frame.rows_of(gradient.tensor))
             one = _follow_heads(frame, batch, key_head, tile, rows)
             for gradient, factor in ((grad_key, one * fb.arg("scale")), (grad_value, one)):
-                store_rows(frame, gradient, first, rows.count, fb.splat(factor, blocks.lanes))
+                store_rows(frame, gradient, first, rows.size, fb.splat(factor, blocks.lanes))
     return fb.finish()
 
 

@@ -30,20 +30,20 @@ def attention_backward_queries(head_dim: int, blocks: Blocks) -> str:
         with fb.for_loop(fb.constant(0), tile.rows, blocks.lanes) as loop:
             rows = LaneRows(loop.index, fb.minimum(fb.constant(blocks.lanes), tile.rows - loop.index))
             first = tile.first_row + rows.first
-            load_rows(frame, query, first, rows.count, fb.arg("scale") * math.log2(math.e))
-            load_rows(frame, grad_out, first, rows.count)
+            load_rows(frame, query, first, rows.size, fb.arg("scale") * math.log2(math.e))
+            load_rows(frame, grad_out, first, rows.size)
             clear(frame, frame.rows_of("grad_query"))
-            of = _of_lanes(frame, number * sizes["queries"] + first, rows.count)
+            of = _of_lanes(frame, number * sizes["queries"] + first, rows.size)
             _follow(frame, visits, rows, of, key, value)
             factor = fb.splat(visits.fault(frame, fb.arg("scale")), blocks.lanes)
-            store_rows(frame, grad_query, first, rows.count, factor)
+            store_rows(frame, grad_query, first, rows.size, factor)
     return fb.finish()
 
 
 def _of_lanes(frame: Frame, first: Value, count: Value) -> PerQuery:
     """lse and delta of the lanes' rows; 0 behind them."""
     fb, lanes, zero = frame.fb, frame.blocks.lanes, frame.fb.constant(0)
-    found = []
+    found: list[Value] = []
     for name in ("lse", "delta"):
         memory = frame.lanes_of(name)
         fb.store(frame.zeros(), memory, zero)

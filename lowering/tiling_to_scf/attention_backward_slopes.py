@@ -8,6 +8,7 @@ where delta is what the row's gradient has along its output, less the gradient o
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from compilemask.lowering.tiling_to_scf.attention_frame import Frame, Signature
@@ -31,7 +32,8 @@ class Side(NamedTuple):
     listed: Rows
 
 
-class PerQuery(NamedTuple):
+@dataclass(frozen=True)
+class PerQuery:
     """lse, in powers of 2, and delta of the query that stands at a place of the list, or of the queries in lanes."""
 
     lse: Callable[[Value], Value]

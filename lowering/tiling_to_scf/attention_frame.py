@@ -71,7 +71,7 @@ class Frame:
     head_dim: int
     blocks: Blocks
     sizes: Mapping[str, Value]
-    _scratch: dict[str, Value] = field(default_factory=dict)
+    _scratch: dict[str, Value] = field(default_factory=dict[str, Value])
 
     @classmethod
     def open(cls, signature: Signature, head_dim: int, blocks: Blocks) -> Frame:

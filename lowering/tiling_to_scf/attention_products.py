@@ -6,7 +6,7 @@ read where they are, one number at a time for all lanes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -63,7 +63,7 @@ def store_rows(frame: Frame, rows: Rows, first: Value, count: Value, factor: Val
 
 
 @contextmanager
-def listed_blocks(frame: Frame, count: Value, initial: Sequence[Value] = ()) -> Iterator[Block]:
+def listed_blocks(frame: Frame, count: Value, initial: Sequence[Value] = ()) -> Generator[Block, None, None]:
     """A loop over the listed rows, a block of them at a time."""
     fb, keys = frame.fb, frame.blocks.keys
     with fb.for_loop(fb.constant(0), count, keys, initial) as loop:
@@ -94,12 +94,12 @@ def products(frame: Frame, lanes_of: str, listed: Rows, places: Sequence[Value])
 
 
 class Sum(NamedTuple):
-    """Rows in lanes, to which `count` listed rows are added, each times its weight in each lane."""
+    """Rows in lanes, to which `n_listed` listed rows are added, each times its weight in each lane."""
 
     rows: Value
     weights: Value
     listed: Rows
-    count: Value
+    n_listed: Value
     fade: Value | None = None
     """By what the sums are multiplied before."""
 
@@ -119,7 +119,7 @@ def _add_block(frame: Frame, to: Sum, dims: Sequence[Value]) -> None:
     fb, lanes = frame.fb, frame.blocks.lanes
     initial = [fb.load(to.rows, dim * lanes, lanes) for dim in dims]
     initial = initial if to.fade is None else [sum_ * to.fade for sum_ in initial]
-    with fb.for_loop(fb.constant(0), to.count, 1, initial) as loop:
+    with fb.for_loop(fb.constant(0), to.n_listed, 1, initial) as loop:
         weight = fb.load(to.weights, loop.index * lanes, lanes)
         start = to.listed.at(frame, fb.load(frame.read_keys, loop.index))
         numbers = [fb.splat(fb.load(fb.arg(to.listed.tensor), start + dim), lanes) for dim in dims]

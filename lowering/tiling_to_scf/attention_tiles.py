@@ -55,7 +55,7 @@ class LaneRows(NamedTuple):
     """The rows in the lanes: the first one within its tile, and how many there are."""
 
     first: Value
-    count: Value
+    size: Value
 
 
 Visit = Callable[[Sequence[Value], Value, bool], Sequence[Value]]
@@ -102,7 +102,7 @@ def _list_visible(frame: Frame, key_tile: Value, pattern: Value, rows: LaneRows)
     nothing = fb.constant(0, vector(lanes, I32))
     with fb.for_loop(zero, words) as loop:
         fb.store(nothing, frame.words, loop.index * lanes)
-    with fb.for_loop(zero, rows.count) as of_row, fb.for_loop(zero, words) as of_word:
+    with fb.for_loop(zero, rows.size) as of_row, fb.for_loop(zero, words) as of_word:
         word = fb.load(fb.arg("descriptor"), start + of_row.index * PATTERN_ROW_WORDS + of_word.index)
         fb.store(word, frame.words, of_word.index * lanes + of_row.index)
     first, one = key_tile * KEYS, fb.constant(1, I32)

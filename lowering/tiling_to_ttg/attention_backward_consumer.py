@@ -85,7 +85,7 @@ def _store(frame: Frame, part: int, tile: KeyTile, state: State, missing: Value)
         _output(frame, source, part).reshape(ROWS, frame.head_dim).store(kb.cast(gradient, frame.element_type))
     kb.fence_async_shared()
     for source, target, _ in outputs:
-        row = tile.index * TILE + part * ROWS
+        row = tile.number * TILE + part * ROWS
         target.store(frame.keys.box(tile.batch, tile.key_head, row), _output(frame, source, part))
     kb.store_wait()
 

@@ -17,7 +17,7 @@ def run_producer(frame: Frame) -> None:
     kb, tile = frame.kb, own_tile(frame)
     frame.keys_full.expect(frame.key.map.bytes + frame.value.map.bytes)
     for source in (frame.key, frame.value):
-        box = frame.keys.box(tile.batch, tile.key_head, tile.index * TILE)
+        box = frame.keys.box(tile.batch, tile.key_head, tile.number * TILE)
         source.map.load(box, source.buffer, frame.keys_full)
     with kb.for_loop(0, kb.arg("group"), 1, [kb.constant(0, i32)]) as members:
         visits = visits_of(frame, tile, members.index)

@@ -32,7 +32,7 @@ class State(NamedTuple):
 
     grad_key: Value
     grad_value: Value
-    count: Value
+    number: Value
 
 
 class Step(NamedTuple):
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 def advance(frame: Frame, part: int, state: State, step: Step) -> State:
     """The sums with a step's queries in them."""
-    kb, (place, phase) = frame.kb, frame.place(state.count)
+    kb, (place, phase) = frame.kb, frame.place(state.number)
     query, grad = frame.rows(frame.query, place), frame.rows(frame.grad, place)
     frame.full[place].wait(phase)
     if step.words is not None:
@@ -64,7 +64,7 @@ def advance(frame: Frame, part: int, state: State, step: Step) -> State:
     if frame.exchange is None:
         grad_value = kb.warp_group_dot(weight_operand, grad, state.grad_value)
         return _finish(frame, state, place, grad_value, _operand(frame, slopes), query)
-    exchanged = frame.exchange.slopes[state.count % 2]
+    exchanged = frame.exchange.slopes[state.number % 2]
     exchanged.part((part * ROWS, 0), (ROWS, frame.config.queries)).store(slopes)
     kb.fence_async_shared()
     grad_value = kb.warp_group_dot(weight_operand, grad, state.grad_value)
@@ -104,7 +104,7 @@ def _finish(
         _add_to_queries(frame, part, kb.warp_group_dot_wait(product, pending=1), step)
     key_sum = kb.warp_group_dot_wait(grad_key)
     frame.empty[place].arrive()
-    return State(key_sum, value_sum, state.count + 1)
+    return State(key_sum, value_sum, state.number + 1)
 
 
 def _multiply_keys(frame: Frame, part: int, slopes: Buffer) -> Product:

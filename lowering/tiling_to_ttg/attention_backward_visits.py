@@ -29,13 +29,13 @@ UNSEEN = 7
 class KeyTile(NamedTuple):
     """The tile of keys of a program, all i32."""
 
-    index: Value
+    number: Value
     batch: Value
     key_head: Value
 
     def is_cut_off(self, frame: Frame) -> Value:
         """i1: some of the 128 keys do not exist."""
-        return frame.keys.is_ragged(self.index * TILE, TILE)
+        return frame.keys.is_ragged(self.number * TILE, TILE)
 
 
 class Visits(NamedTuple):
@@ -82,7 +82,7 @@ def visits_of(frame: Frame, tile: KeyTile, member: Value) -> Visits:
     kb = frame.kb
     head = tile.key_head * kb.arg("group") + member
     first = mask_of(kb, tile.batch, head) * kb.arg("key_tiles")
-    record = kb.arg("tiles") + (first + tile.index) * TILE_WORDS
+    record = kb.arg("tiles") + (first + tile.number) * TILE_WORDS
     first_pair, n_partial, n_runs = (kb.load(record + word) for word in range(3))
     return Visits(
         head,
@@ -103,7 +103,7 @@ class Patterns:
         kb, layout = frame.kb, self.layout(frame)
         row = kb.arange(0, ROWS, slice_of(layout, 1))[:, None] + part * ROWS
         lane = kb.arange(0, PATTERN_WORDS, slice_of(layout, 0))[None, :]
-        self.exists = frame.keys.positions(tile.index * TILE, row) < frame.keys.length
+        self.exists = frame.keys.positions(tile.number * TILE, row) < frame.keys.length
         self.addresses = kb.arg("patterns") + (row * PATTERN_WORDS + lane)
 
     @staticmethod

@@ -52,9 +52,9 @@ def _seen(frame: Frame, tile: Tile, pattern: Value) -> tuple[Value, ...]:
     kb, rows = frame.kb, frame.config.rows
     columns = kb.arg("columns") + pattern * PATTERN_WORDS
     words = [kb.load(columns + word) for word in range(PATTERN_WORDS)]
-    with kb.if_else(tile.index * rows + rows > kb.arg("queries")) as branch:
+    with kb.if_else(tile.number * rows + rows > kb.arg("queries")) as branch:
         with branch.then():
-            branch.yield_(*_seen_by_rows(frame, kb.arg("queries") - tile.index * rows, pattern))
+            branch.yield_(*_seen_by_rows(frame, kb.arg("queries") - tile.number * rows, pattern))
         with branch.otherwise():
             branch.yield_(*words)
     return branch.results

@@ -32,7 +32,7 @@ class State(NamedTuple):
     total: Value
     acc: Value
     weights: Value
-    count: Value
+    number: Value
 
     @property
     def softmax(self) -> Softmax:
@@ -45,7 +45,7 @@ class Result(NamedTuple):
 
     softmax: Softmax
     acc: Product
-    count: Value
+    number: Value
     scoring: Scoring
 
 
@@ -159,8 +159,8 @@ def consume(frame: Frame, turns: Turns, tile: Tile, progress: Progress, ahead: A
     state = _full_visits(frame, turns, tile, query, State(*partial.results[: len(state)]), scoring)
     if frame.config.is_persistent:
         frame.query_empty[part].arrive()
-    acc = _weigh_values(frame, state, _Values(*frame.place(state.count - 1)))
-    return Result(state.softmax, acc, state.count, scoring)
+    acc = _weigh_values(frame, state, _Values(*frame.place(state.number - 1)))
+    return Result(state.softmax, acc, state.number, scoring)
 
 
 def _full_visits(frame: Frame, turns: Turns, tile: Tile, query: Buffer, state: State, scoring: Scoring) -> State:
@@ -169,7 +169,7 @@ def _full_visits(frame: Frame, turns: Turns, tile: Tile, query: Buffer, state: S
     taken = kb.cast(tile.n_partial == 0, i32)
 
     def visit(before: State, key_tile: Value | None) -> State:
-        return _visit(frame, turns, query, before, _Values(*frame.place(before.count - 1)), scoring, key_tile)
+        return _visit(frame, turns, query, before, _Values(*frame.place(before.number - 1)), scoring, key_tile)
 
     if not scoring.needs_keys:
         with kb.for_loop(taken, tile.n_full, 1, state) as full:
@@ -210,7 +210,7 @@ def _visit(
     words: Value | None = None,
 ) -> State:
     """Scores of a tile of keys, and beside their softmax the product of the last weights with their values."""
-    kb, count = frame.kb, state.count
+    kb, count = frame.kb, state.number
     product = _multiply(frame, turns, query, count)
     acc = _weigh_values(frame, state, values)
     turns.give()
@@ -239,7 +239,7 @@ def _multiply(frame: Frame, turns: Turns, query: Buffer, count: Value) -> Produc
 def _weigh_values(frame: Frame, state: State, values: _Values) -> Product:
     """Starts to add the product of the last weights with their values."""
     values.wait(frame)
-    buffer = frame.value.buffers[frame.place(state.count - 1)[0]].reshape(TILE, frame.head_dim)
+    buffer = frame.value.buffers[frame.place(state.number - 1)[0]].reshape(TILE, frame.head_dim)
     return frame.kb.warp_group_dot(state.weights, buffer, state.acc)
 
 

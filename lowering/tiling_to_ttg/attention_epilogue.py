@@ -21,12 +21,12 @@ def store(frame: Frame, part: int, tile: Tile, valid: Value, result: Result) -> 
     kb = frame.kb
     if result.scoring.is_pointwise:
         weight = result.scoring.output_factor()
-        first_row = tile.index * frame.config.rows + part * ROWS
+        first_row = tile.number * frame.config.rows + part * ROWS
         _store_out(frame, part, tile, first_row, kb.where(valid, weight, math.nan), result)
         return
     total = kb.convert_layout(kb.reduce(result.softmax.total, 1, "sum"), frame.layouts.rows)
     empty = total == 0.0
-    first_row = tile.index * frame.config.rows + part * ROWS
+    first_row = tile.number * frame.config.rows + part * ROWS
     _store_lse(frame, tile, first_row, valid, kb.where(empty, -math.inf, (result.softmax.peak + kb.log2(total)) * LN_2))
     weight = kb.where(empty, 0.0, 1.0 / kb.where(empty, 1.0, total))
     weight = kb.where(valid, weight, math.nan)
@@ -37,7 +37,7 @@ def store(frame: Frame, part: int, tile: Tile, valid: Value, result: Result) -> 
 def _store_out(frame: Frame, part: int, tile: Tile, first_row: Value, weight: Value, result: Result) -> None:
     """Stores the output times a weight, a number or one per row."""
     kb = frame.kb
-    out = finish_product(frame, result.acc, result.count - 1) * weight
+    out = finish_product(frame, result.acc, result.number - 1) * weight
     buffer = frame.out[part]
     if frame.config.is_persistent:
         kb.store_wait()

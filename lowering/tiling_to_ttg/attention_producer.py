@@ -38,7 +38,7 @@ def _load_query(frame: Frame, tile: Tile, batch: Value, head: Value, iteration: 
         if frame.config.is_persistent:
             frame.query_empty[part].wait((iteration % 2) ^ 1)
         frame.query_full[part].expect(source.bytes)
-        row = tile.index * frame.config.rows + part * ROWS
+        row = tile.number * frame.config.rows + part * ROWS
         source.load(frame.queries.box(batch, head, row), frame.query[part], frame.query_full[part])
 
 

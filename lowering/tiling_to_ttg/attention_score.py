@@ -27,7 +27,7 @@ class Scoring:
         self.region: ScoreRegion | None = None
         if place is not None and frame.op.score.blocks:
             row = frame.kb.arange(0, ROWS, frame.layouts.rows)[:, None]
-            rows = (tile.index * frame.config.rows + part * ROWS, row)
+            rows = (tile.number * frame.config.rows + part * ROWS, row)
             self.region = ScoreRegion(frame.kb, frame.op, place, rows, approximate=True)
 
     @property

@@ -16,13 +16,13 @@ from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_frame import RECORD_WORDS, Frame
 
 NO_TILE = -1
-"""The index in a record that says that the program is done."""
+"""The number in a record that says that the program is done."""
 
 
 class Tile(NamedTuple):
     """Numbers of a tile, all i32. Visits are its partial tiles, then the full tiles of its runs."""
 
-    index: Value
+    number: Value
     """Query tile of the descriptor; NO_TILE if there is no tile."""
     head: Value
     """Batch times heads plus query head."""
@@ -41,7 +41,7 @@ class Tile(NamedTuple):
     @property
     def exists(self) -> Value:
         """Whether there is a tile."""
-        return self.index != NO_TILE
+        return self.number != NO_TILE
 
     def without_faults(self, frame: Frame) -> Tile:
         """The same, visiting nothing if it has no room for its visits."""
