@@ -64,7 +64,7 @@ def test_no_choice(mask: cm.Mask, queries: int, keys: int) -> None:
 
 
 def test_it_is_explained() -> None:
-    found = cm.explain(cm.disk2d(64, 64, 6), 64 * 64)
+    found = cm.explain(cm.disk2d(128, 128, 12), 128 * 128)
     assert found.patches is not None
     assert found.visited is not None
     shape = "x".join(map(str, found.patches))

@@ -16,6 +16,7 @@ from compilemask.lowering.tiling_to_tt.attention_config import TILE
 from compilemask.runtime.compile_kernel import Options, kernel_for, target_of
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.launch import launch
+from compilemask.runtime.patched import attend_in_patched_order
 from compilemask.runtime.scoring import UNMODIFIED, Scoring, score_op
 
 WORD = 4
@@ -59,13 +60,15 @@ def attention_cuda(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out [B, Hq, Sq, D] in the input type and lse [B, Hq, Sq] in float32. Does not wait. Takes checked arguments.
 
-    Inputs whose last dimension is not contiguous are copied. Pointwise weights leave lse undefined. Raises
-    DescriptorError unless query tiles have 128 rows.
+    Inputs whose last dimension is not contiguous are copied, and all are for tiles that are patches. Pointwise weights
+    leave lse undefined. Raises DescriptorError unless query tiles have 128 rows.
     """
     if descriptor.layout.rows != TILE:
         raise DescriptorError(
             f"the descriptor has tiles of {descriptor.layout.rows} query rows; for these inputs expected {TILE}"
         )
+    if descriptor.layout.patches is not None:
+        return attend_in_patched_order(attention_cuda, query, key, value, descriptor, scale)
     query, key, value = (readable(x) for x in (query, key, value))
     batch, heads, queries, head_dim = query.shape
     out = torch.empty((batch, heads, queries, head_dim), dtype=query.dtype, device=query.device)

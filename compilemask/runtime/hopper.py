@@ -26,6 +26,7 @@ from compilemask.runtime.driver import Argument, Kernel
 from compilemask.runtime.hopper_compile import HOPPER, compile_gpu_text, gpu_text
 from compilemask.runtime.launch import current_stream, empty, launch
 from compilemask.runtime.patch_maps import PatchMaps, geometry_of, has_patch_maps, patch_shapes_of
+from compilemask.runtime.patched import attend_in_patched_order
 from compilemask.runtime.scoring import UNMODIFIED, Scoring, score_op
 from compilemask.runtime.tensor_map import TensorMaps, is_aligned, is_readable
 
@@ -59,6 +60,8 @@ def attention_gpu(
         plan = _chosen_plan(*_kind(query, key, value), descriptor.layout, scoring.text)
         if plan is not None:
             return _attention(plan, query, key, value, descriptor, scale, scoring)
+    if descriptor.layout.patches is not None:
+        return attend_in_patched_order(attention_gpu, query, key, value, descriptor, scale)
     return attention_cuda(query, key, value, descriptor, scale, scoring)
 
 
@@ -67,6 +70,14 @@ def best_rows(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> in
     if query.shape[-1] > LARGEST_HIGH_DIM or not _wants_high_tiles() or not is_aligned(query, key, value):
         return None
     return _best_rows(_kind(query, key, value))
+
+
+def takes_patches(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, patches: Patches) -> bool:
+    """Whether attention of these, on a GPU, loads patches from where they lie: others are copied in patched order."""
+    if not has_hopper_kernel(query, key, value, patches=patches):
+        return False
+    shapes, rows = (patches.query_patch, patches.key_patch), patches.queries.tile
+    return _chosen(query.shape[-1], query.dtype, Schedule.GRID, "", rows, *shapes) is not None
 
 
 def has_hopper_kernel(
