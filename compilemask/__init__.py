@@ -82,7 +82,7 @@ if TYPE_CHECKING:
         window,
     )
     from compilemask.observe import debug
-    from compilemask.runtime import Compiled, Descriptor, Explanation, attention, compile, explain
+    from compilemask.runtime import Compiled, Descriptor, Explanation, Patches, attention, compile, explain
     from compilemask.score import from_score_mod
 
 __all__ = [
@@ -101,6 +101,7 @@ __all__ = [
     "MaskError",
     "MissingDependencyError",
     "Parameter",
+    "Patches",
     "PipelineError",
     "ScaleError",
     "ScoreError",
@@ -163,7 +164,7 @@ __all__ = [
 ]
 
 _FLEX = ("flex_attention", "from_block_mask")
-_RUNTIME = ("Compiled", "Descriptor", "Explanation", "attention", "compile", "explain")
+_RUNTIME = ("Compiled", "Descriptor", "Explanation", "Patches", "attention", "compile", "explain")
 """The names that need PyTorch at once, as those of `_FLEX` do."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compilemask.lowering.patch_grid import Patches
 from compilemask.runtime.compile_kernel import compile_for, compile_in_child, compiled_kernels
 from compilemask.runtime.compiled import Compiled, compile
 from compilemask.runtime.descriptor import Descriptor
@@ -12,6 +13,7 @@ __all__ = [
     "Compiled",
     "Descriptor",
     "Explanation",
+    "Patches",
     "attention",
     "compile",
     "compile_for",
