@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from compilemask.errors import ShapeError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MISSING = -1
 """What stands in patched order where there is no position."""
@@ -44,6 +46,11 @@ class PatchGrid:
             raise ShapeError(f"an image of {self.sizes} at {self.origin} in patches {self.patch}: sizes are at least 1")
         if self.end > self.length:
             raise ShapeError(f"an image of {self.sizes} at {self.origin} ends behind the last of {self.length} tokens")
+
+    @property
+    def geometry(self) -> tuple[int, ...]:
+        """What a kernel must know of the image beside the patch: see `tiling_to_tt/patch_order.py`."""
+        return (self.origin, self.length, *self.sizes)
 
     @cached_property
     def tile(self) -> int:
@@ -88,6 +95,8 @@ class PatchGrid:
     @cached_property
     def positions(self) -> NDArray[np.int64]:
         """The position at each place of patched order, MISSING where there is none: [total]."""
+        import numpy as np
+
         before = np.arange(self.before_tiles * self.tile)
         image = np.full([n * step for n, step in zip(self.counts, self.patch, strict=True)], MISSING)
         image[tuple(slice(size) for size in self.sizes)] = np.arange(self.origin, self.end).reshape(self.sizes)
@@ -102,6 +111,8 @@ class PatchGrid:
     @cached_property
     def places(self) -> NDArray[np.int64]:
         """Where each position stands in patched order: [length]."""
+        import numpy as np
+
         places = np.empty(self.length, dtype=np.int64)
         exists = self.positions >= 0
         places[self.positions[exists]] = np.nonzero(exists)[0]

@@ -62,11 +62,11 @@ def _rows_of(visible: Visible, rows: PatchGrid, columns: PatchGrid) -> RowsOfMas
     return RowsOfMask(IntervalSet(rows.total, columns.total, [], []), outer, predicate)
 
 
-def parts(x: torch.Tensor, patches: Patches, storage: Callable[[torch.Tensor], NDArray[Any]]) -> list[NDArray[Any]]:
+def parts(x: torch.Tensor, grid: PatchGrid, storage: Callable[[torch.Tensor], NDArray[Any]]) -> list[NDArray[Any]]:
     """Views of a tensor [B, H, S, D] for the kernels' maps: all of it, the tokens before the image, the image."""
-    memory, end = storage(x), patches.keys.end
+    memory = storage(x)
     batch, heads, _, dim = x.shape
-    lead = (batch, heads) if len(patches.sizes) == 2 else (batch * heads,)
-    image = memory[:, :, patches.origin : end].reshape(*lead, *patches.sizes, dim)
+    lead = (batch, heads) if len(grid.sizes) == 2 else (batch * heads,)
+    image = memory[:, :, grid.origin : grid.end].reshape(*lead, *grid.sizes, dim)
     assert np.shares_memory(image, memory)
-    return [memory, memory[:, :, : patches.origin], image]
+    return [memory, memory[:, :, : grid.origin], image]

@@ -70,7 +70,7 @@ def run(
     layout = descriptor.layout
     sections = [descriptor.order, descriptor.visits, descriptor.patterns, descriptor.columns]
     values: list[Any] = [
-        *(TensorMap(part) for x in (q, k, v, out) for part in parts(x, patches, storage)),
+        *(TensorMap(part) for x in (q, k, v, out) for part in parts(x, patches.keys, storage)),
         lse.numpy().reshape(-1),
         *(section.contiguous().numpy().reshape(-1) for section in sections),
         *([np.zeros(2, np.int32)] if config.schedule is Schedule.ATOMIC else []),

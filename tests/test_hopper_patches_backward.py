@@ -107,7 +107,7 @@ def backward(problem: PatchProblem, config: HopperBackwardConfig, seed: int) -> 
     gradients = [x.new_full(x.shape, torch.nan) for x in (problem.k, problem.v)]
 
     def maps(*tensors: torch.Tensor) -> list[np.ndarray]:
-        return [part for x in tensors for part in parts(x, problem.patches, storage)]
+        return [part for x in tensors for part in parts(x, problem.patches.keys, storage)]
 
     arrays = [*maps(problem.q, problem.k, problem.v, problem.grad), *rows_of(problem)]
     arrays += [*([sums] if config.sums_queries else []), *maps(*gradients)]

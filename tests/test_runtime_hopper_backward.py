@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from compare import assert_close, dense_attention, dense_gradients, random_inputs
+from patch_cases import parts
 from sample_masks import MASKS
 from test_hopper_kernel import ELEMENT, storage
 from test_runtime_backward_kernels import CHANGES, launch_in_numpy, memory_at
@@ -20,6 +21,8 @@ from compilemask.dialects.semantics.triton_gpu import TensorMap, run_kernel
 from compilemask.dialects.triton import tt
 from compilemask.dialects.triton.ttg_module import TMA_ARGUMENT
 from compilemask.dialects.triton.types import PointerType
+from compilemask.errors import DescriptorError
+from compilemask.lowering.patch_grid import Patches, PatchGrid
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
 from compilemask.runtime import attention_backward_cuda, hopper_backward
 from compilemask.runtime.gradient_inputs import GradientInputs
@@ -47,6 +50,10 @@ def launch(kernel: ModuleOp | str, grid: tuple[int, int, int], device: torch.dev
     run_kernel(kernel, grid, given, seed=0)
 
 
+def maps_of(x: torch.Tensor, rows: int, grid: PatchGrid | None) -> list[TensorMap]:
+    return [TensorMap(part) for part in ([storage(x)] if grid is None else parts(x, grid, storage))]
+
+
 @pytest.fixture(autouse=True)
 def _on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are modules or texts, and are executed in numpy."""
@@ -56,6 +63,7 @@ def _on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_backward_cuda, "target_of", lambda device: "cuda:90")
     monkeypatch.setattr(hopper_backward, "_kernel", kernel)
     monkeypatch.setattr(hopper_backward, "_map", lambda x, rows, columns=None: TensorMap(storage(x)))
+    monkeypatch.setattr(hopper_backward, "_maps_of", maps_of)
 
 
 def check(
@@ -67,6 +75,7 @@ def check(
     change: Callable[[torch.Tensor], torch.Tensor] = lambda x: x,
     sums_queries: bool = True,
     lse: bool = True,
+    patches: Patches | None = None,
 ) -> None:
     q, k, v = random_inputs(2, 4, 2, queries, keys, dim, torch.float16)
     visible = mask.dense(queries, keys)
@@ -74,8 +83,9 @@ def check(
     out, out_lse = out.half(), out_lse.float()
     grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).half()
     grad_lse = torch.randn(out_lse.shape, generator=torch.Generator().manual_seed(2)) if lse else None
-    descriptor = cm.compile(mask).descriptor(queries, keys, gradient=True)
-    config = HopperBackwardConfig(128 if dim <= 64 else 64, sums_queries=sums_queries)
+    descriptor = cm.compile(mask).descriptor(queries, keys, gradient=True, patches=patches)
+    shapes = (None, None) if patches is None else (patches.query_patch, patches.key_patch)
+    config = HopperBackwardConfig(128 if dim <= 64 else 64, 2, sums_queries, query_patch=shapes[0], key_patch=shapes[1])
     q, k, v = changed = (change(q), change(k), change(v))
     inputs = GradientInputs(change(grad), grad_lse, q, k, v, change(out), out_lse, descriptor, 0.2)
     found = attention_backward_hopper(inputs, config)[:3]
@@ -101,6 +111,21 @@ def test_head_dims(dim: int) -> None:
     check(cm.causal(), 140, 140, dim, lse=False)
 
 
+@pytest.mark.parametrize("dim", [64, 128])
+def test_patches_of_an_image(dim: int) -> None:
+    patches = Patches(20, (9, 17), 20 + 153 + 7, (8, 16), (8, 16))
+    check(cm.clear(9, 17, 4, text=20), 180, 180, dim, patches=patches)
+
+
+def test_other_patches_are_refused() -> None:
+    q, k, v = random_inputs(1, 1, 1, 128, 128, 64, torch.float16)
+    patches = Patches(0, (8, 16), 128, (8, 16), (8, 16))
+    descriptor = cm.compile(cm.full()).descriptor(128, 128, gradient=True, patches=patches)
+    inputs = GradientInputs(q, None, q, k, v, q, q[..., 0].float(), descriptor, 0.125)
+    with pytest.raises(DescriptorError, match="Patches"):
+        attention_backward_hopper(inputs, HopperBackwardConfig(128))
+
+
 def test_gradients_that_tma_cannot_read_are_copied() -> None:
     q, k, v = random_inputs(1, 2, 2, 50, 50, 64, torch.float16)
     visible = cm.causal().dense(50, 50)
@@ -115,12 +140,12 @@ def test_gradients_that_tma_cannot_read_are_copied() -> None:
 
 
 def test_which_variant_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper_backward, "has_hopper_kernel", lambda *_: True)
+    monkeypatch.setattr(hopper_backward, "has_hopper_kernel", lambda *_, **__: True)
     monkeypatch.setattr(hopper_backward, "backward_binary", lambda *_: None)
     monkeypatch.setattr(hopper_backward, "attention_backward_hopper", lambda *arguments: arguments[-1])
     x = torch.zeros(1, 1, 1, 128, dtype=torch.bfloat16)
     hopper_backward._chosen.cache_clear()
-    descriptor: Any = None
+    descriptor = cm.compile(cm.causal()).descriptor(1, 1, gradient=True)
     inputs = GradientInputs(x, None, x, x, x, x, x[..., 0], descriptor, 1.0)
     assert hopper_backward.attention_backward_gpu(inputs) == HopperBackwardConfig(64)
     torch.use_deterministic_algorithms(True)

@@ -10,6 +10,7 @@ import torch
 
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.lowering.descriptor_layout import ceil_div
+from compilemask.lowering.patch_grid import PatchGrid
 from compilemask.lowering.tiling_to_tt.attention_backward_config import BackwardConfig, Side
 from compilemask.lowering.tiling_to_tt.attention_backward_keys import emit_keys
 from compilemask.lowering.tiling_to_tt.attention_backward_queries import emit_queries
@@ -41,9 +42,12 @@ def backward_kernel(side: Side, head_dim: int, dtype: torch.dtype, target: str, 
 
 
 @lru_cache(maxsize=64)
-def rows_kernel(head_dim: int, dtype: torch.dtype, aligned: bool, with_grad_lse: bool) -> str:
+def rows_kernel(
+    head_dim: int, dtype: torch.dtype, aligned: bool, with_grad_lse: bool, patch: Sequence[int] | None = None
+) -> str:
     """Triton IR of the kernel that comes before the two sides."""
-    return print_generic(emit_rows(head_dim, ELEMENTS[dtype], aligned=aligned, with_grad_lse=with_grad_lse))
+    module = emit_rows(head_dim, ELEMENTS[dtype], aligned=aligned, with_grad_lse=with_grad_lse, patch=patch)
+    return print_generic(module)
 
 
 def attention_backward_cuda(inputs: GradientInputs) -> Gradients:
@@ -61,8 +65,10 @@ def attention_backward_cuda(inputs: GradientInputs) -> Gradients:
     return gradients
 
 
-def numbers_of_rows(inputs: GradientInputs, grad: torch.Tensor, stored: int) -> list[torch.Tensor]:
-    """`shift` and `delta`, [B, Hq, stored] float32, of which the first Sq belong to queries.
+def numbers_of_rows(
+    inputs: GradientInputs, grad: torch.Tensor, stored: int, grid: PatchGrid | None = None
+) -> list[torch.Tensor]:
+    """`shift` and `delta`, [B, Hq, stored] float32, of which the first Sq belong to queries; in patched order if given.
 
     `grad` is the gradient of the output as kernels can read it.
     """
@@ -71,9 +77,11 @@ def numbers_of_rows(inputs: GradientInputs, grad: torch.Tensor, stored: int) -> 
     shift, delta = (lse.new_empty(batch, heads, stored) for _ in range(2))
     given = [lse] if grad_lse is None else [lse, grad_lse.float().contiguous()]
     aligned = is_aligned(out) and is_aligned(grad)
-    kernel = kernel_for(rows_kernel(head_dim, out.dtype, aligned, grad_lse is not None), out.device, Options(4))
+    text = rows_kernel(head_dim, out.dtype, aligned, grad_lse is not None, None if grid is None else grid.patch)
+    kernel = kernel_for(text, out.device, Options(4))
     arguments = [*(x.data_ptr() for x in (out, grad, *given, shift, delta)), *strides(out), *strides(grad)]
-    launch(kernel, (ceil_div(stored, ROWS), heads, batch), out.device, [*arguments, heads, queries, stored])
+    arguments += [heads, queries, stored, *(() if grid is None else grid.geometry)]
+    launch(kernel, (ceil_div(stored, ROWS), heads, batch), out.device, arguments)
     return [shift, delta]
 
 

@@ -57,9 +57,8 @@ def patch_shapes_of(layout: Layout) -> tuple[Patch | None, Patch | None]:
 
 
 def geometry_of(layout: Layout) -> tuple[int, ...]:
-    """What a kernel must know of the image: see `geometry_arguments`. Nothing if tiles are no patches."""
-    patches = layout.patches
-    return () if patches is None else (patches.origin, patches.length, *patches.sizes)
+    """What a kernel must know of the image; nothing if tiles are no patches."""
+    return () if layout.patches is None else layout.patches.queries.geometry
 
 
 def has_patch_maps(shape: Sequence[int], stride: Sequence[int], size: int, sizes: Sequence[int]) -> bool:
