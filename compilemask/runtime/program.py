@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,10 +29,11 @@ from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
 from compilemask.lowering.visited_tiles import most_partial_tiles
 from compilemask.passes.interval_patch import extra_arguments
 from compilemask.passes.mask_transpose import transposed
-from compilemask.runtime import build_cpu
+from compilemask.runtime import build_cpu, build_cpu_jit
 from compilemask.runtime.compile_kernel import Options, Source, kernels_for
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.driver import Argument, Grid, Kernel
+from compilemask.runtime.host_code import HostFunction
 from compilemask.runtime.launch import empty, launch_in_order
 from compilemask.runtime.parameters import Parameter, batch_shape, on_device
 from compilemask.runtime.requirements import Check, check_values, requirements
@@ -43,6 +45,8 @@ LEADING = 3
 """Arguments of interval and tiling functions before the mask's parameters."""
 PATTERN_PROGRAMS = 2048
 """Programs that write patterns; each writes every 2048th."""
+WORTH_COMPILING = 0.2
+"""Seconds that builds on the CPU take together before a function is compiled for them: about as long as that takes."""
 KEPT_BUILDS = 64
 """Builds of a mask that are kept for the next one with the same lengths and values."""
 
@@ -68,6 +72,7 @@ class Program:
         """Shapes of patches of queries and keys, if the tiles of an image are patches. Parameters that say the image
         and the length of the sequence stand behind those of the mask then, and lengths are those of patched order.
         """
+        self._seconds_of_builds = 0.0
         self._variants: dict[int | PatchShapes, Program] = {}
 
     @cached_property
@@ -246,20 +251,37 @@ class Program:
         return {}
 
     def build_on_cpu(self, layout: Layout, parameters: Sequence[Parameter]) -> Descriptor:
-        """The descriptor of a layout, from the interval functions executed in numpy."""
+        """The descriptor of a layout, by a compiled function once builds have taken as long as to compile one."""
         parameters = [on_device(parameter, torch.device("cpu")) for parameter in parameters]
+        arguments = [
+            [parameter.of_mask(*divmod(g, layout.heads)) for parameter in parameters] for g in range(layout.masks)
+        ]
+        if self._seconds_of_builds > WORTH_COMPILING and self._host_function is not None:
+            found = build_cpu_jit.build(self._host_function, layout, arguments)
+            if found is not None:
+                return found
+        start = time.perf_counter()
+        descriptor = self._build_in_numpy(layout, arguments)
+        self._seconds_of_builds += time.perf_counter() - start
+        return descriptor
+
+    @cached_property
+    def _host_function(self) -> HostFunction | None:
+        return build_cpu_jit.function_for(self.intervals, self._rows, self.room.shared)
+
+    def _build_in_numpy(self, layout: Layout, arguments_of: Sequence[Sequence[Any]]) -> Descriptor:
+        """The descriptor of a layout, from the interval functions executed in numpy."""
         masks, shared = [], []
-        for g in range(layout.masks):
-            arguments = [parameter.of_mask(*divmod(g, layout.heads)) for parameter in parameters]
-            try:
+        try:
+            for arguments in arguments_of:
                 masks.append(rows_of_mask(self.intervals, arguments, layout))
                 if layout.shared:
                     shared.append(_diagonals(self.intervals, arguments, layout))
-            except OverflowError as error:
-                raise MaskError(
-                    f"@{self.name} cannot be computed for {layout.queries} x {layout.keys} pairs: {error}"
-                ) from None
-        return build_cpu.build(layout, masks, shared if layout.shared else None)
+            return build_cpu.build(layout, masks, shared if layout.shared else None)
+        except OverflowError as error:
+            raise MaskError(
+                f"@{self.name} cannot be computed for {layout.queries} x {layout.keys} pairs: {error}"
+            ) from None
 
 
 class _Build(NamedTuple):

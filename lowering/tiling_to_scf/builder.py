@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-INDEX, I1, I32, I64, F32 = "index", "i1", "i32", "i64", "f32"
+INDEX, I1, I32, I64, F32, F64 = "index", "i1", "i32", "i64", "f32", "f64"
 Number: TypeAlias = "int | float"
 
 
@@ -66,6 +66,8 @@ class Value:
 
     def __mul__(self, other: Value | Number) -> Value:
         return self._with("muli", "mulf", other)
+
+    __rmul__ = __mul__
 
     def __truediv__(self, other: Value | Number) -> Value:
         return self._with("divui", "divf", other)
@@ -155,6 +157,30 @@ class FunctionBuilder:
         """The smaller of two signed integers."""
         return self.binary("minsi", a, b)
 
+    def maximum(self, a: Value, b: Value) -> Value:
+        """The larger of two signed integers."""
+        return self.binary("maxsi", a, b)
+
+    def ones(self, x: Value) -> Value:
+        """How many bits of an integer are set."""
+        return self._value(f"math.ctpop {x.name} : {x.type}", x.type)
+
+    def leading_zeros(self, x: Value) -> Value:
+        """How many bits above the highest one that is set an integer has."""
+        return self._value(f"math.ctlz {x.name} : {x.type}", x.type)
+
+    def square_root(self, x: Value) -> Value:
+        """The square root of a float."""
+        return self._value(f"math.sqrt {x.name} : {x.type}", x.type)
+
+    def convert(self, operation: str, x: Value, type_: str) -> Value:
+        """An operation of arith from one scalar type to another."""
+        return self._value(f"arith.{operation} {x.name} : {x.type} to {type_}", type_)
+
+    def extend(self, x: Value) -> Value:
+        """A signed integer as i64."""
+        return self.convert("extsi", x, I64)
+
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """`a * b + c` of vectors, rounded once."""
         return self._value(f"vector.fma {a.name}, {b.name}, {c.name} : {a.type}", a.type)
@@ -193,6 +219,10 @@ class FunctionBuilder:
         type_ = memref(element, size)
         return self._top_level(f"memref.alloca() {{alignment = 64 : i64}} : {type_}", type_)
 
+    def size(self, memory: Value) -> Value:
+        """How many elements there are."""
+        return self._value(f"memref.dim {memory.name}, {self.constant(0).name} : {memory.type}", INDEX)
+
     def load(self, memory: Value, index: Value, size: int | None = None) -> Value:
         """An element, or a vector of so many."""
         element = element_of(memory.type)
@@ -230,6 +260,13 @@ class FunctionBuilder:
             if initial:
                 assert [value.type for value in loop.yielded] == [value.type for value in initial]
                 self._line(f"scf.yield {', '.join(value.name for value in loop.yielded)} : {types}")
+
+    @contextmanager
+    def when(self, condition: Value) -> Generator[None, None, None]:
+        """`scf.if` without results and without an else."""
+        self._line(f"scf.if {condition.name} {{")
+        with self._indented():
+            yield
 
     @contextmanager
     def numbers_below(self, counter: Value, stop: Value) -> Generator[Value, None, None]:

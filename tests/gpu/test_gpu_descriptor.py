@@ -6,10 +6,11 @@ import pytest
 import torch
 from descriptor_checks import check_against_dense
 from sample_masks import MASKS, random_offsets
+from test_descriptor_build_cpu_jit import compiled_build
 
 import compilemask
 from compilemask.language.mask import Mask
-from compilemask.runtime import compile, compiled_kernels
+from compilemask.runtime import compile, compiled_kernels, upstream_mlir
 
 LENGTHS = [(1, 1), (17, 17), (128, 128), (137, 300), (300, 200), (1000, 1000), (4096, 4096), (640, 5000)]
 
@@ -97,3 +98,13 @@ def test_transpose_is_equal_to_the_cpu_build(name: str) -> None:
         compiled = compile(MASKS[name](queries, keys)).transposed
         on_gpu, on_cpu = (compiled.descriptor(keys, queries, device) for device in ("cuda", "cpu"))
         assert on_gpu.check() == on_cpu
+
+
+@pytest.mark.skipif(upstream_mlir.find() is None, reason="upstream MLIR's bindings are not installed")
+@pytest.mark.parametrize("name", MASKS)
+def test_equal_to_the_build_that_mlir_compiled_for_the_cpu(name: str) -> None:
+    for queries, keys in LENGTHS:
+        compiled = compile(MASKS[name](queries, keys))
+        on_gpu, on_cpu = compiled.descriptor(queries, keys, "cuda"), compiled_build(compiled, queries, keys)
+        assert on_cpu is not None
+        assert torch.equal(on_gpu.check().defined(), on_cpu.defined())
