@@ -5,38 +5,46 @@ Packages add theirs through the entry point group `compilemask.dialects`; each e
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import Builtin
-from xdsl.dialects.func import Func
-from xdsl.dialects.math import Math
-from xdsl.dialects.memref import MemRef
-from xdsl.dialects.scf import Scf
-from xdsl.dialects.vector import Vector
 from xdsl.ir import Dialect
 
-from compilemask.dialects.arith import ARITH
-from compilemask.dialects.interval import INTERVAL
-from compilemask.dialects.mask import MASK
-from compilemask.dialects.tiling import TILING
-from compilemask.dialects.triton.tt import TT
-from compilemask.dialects.triton.ttg import TTG
-from compilemask.dialects.triton.ttng import TTNG
 from compilemask.errors import DialectError
 
-DIALECTS: tuple[Dialect, ...] = (Builtin, Func, ARITH, Math, Scf, MemRef, Vector, MASK, INTERVAL, TILING, TT, TTG, TTNG)
 GROUP = "compilemask.dialects"
+_OWN = "compilemask.dialects"
+
+BUILT_IN: dict[str, str] = {
+    "builtin": "xdsl.dialects.builtin:Builtin",
+    "func": "xdsl.dialects.func:Func",
+    "arith": f"{_OWN}.arith:ARITH",
+    "math": "xdsl.dialects.math:Math",
+    "scf": "xdsl.dialects.scf:Scf",
+    "memref": "xdsl.dialects.memref:MemRef",
+    "vector": "xdsl.dialects.vector:Vector",
+    "mask": f"{_OWN}.mask:MASK",
+    "interval": f"{_OWN}.interval:INTERVAL",
+    "tiling": f"{_OWN}.tiling:TILING",
+    "tt": f"{_OWN}.triton.tt:TT",
+    "ttg": f"{_OWN}.triton.ttg:TTG",
+    "ttng": f"{_OWN}.triton.ttng:TTNG",
+}
+"""Where the dialects are that come with CompileMask: each is imported when some IR holds a part of it."""
 
 
 @cache
-def all_dialects() -> tuple[Dialect, ...]:
-    """`DIALECTS` and those of other packages.
+def known_dialects() -> dict[str, Callable[[], Dialect]]:
+    """How to get each dialect by its name, those of other packages included.
 
     Raises DialectError if a package's dialect cannot be loaded, or has a name that is taken.
     """
-    found = {dialect.name: dialect for dialect in DIALECTS}
+    found: dict[str, Callable[[], Dialect]] = {
+        name: (lambda place=place: _built_in(place)) for name, place in BUILT_IN.items()
+    }
     for entry in entry_points(group=GROUP):
         try:
             dialect = entry.load()
@@ -46,16 +54,26 @@ def all_dialects() -> tuple[Dialect, ...]:
             raise DialectError(f"{entry.value} is not a Dialect named {entry.name!r}")
         if entry.name in found:
             raise DialectError(f"there are two dialects {entry.name!r}; one is {entry.value}")
-        found[entry.name] = dialect
-    return tuple(found.values())
+        found[entry.name] = lambda dialect=dialect: dialect
+    return found
+
+
+def _built_in(place: str) -> Dialect:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def all_dialects() -> tuple[Dialect, ...]:
+    """The known dialects. Raises DialectError as `known_dialects`."""
+    return tuple(get() for get in known_dialects().values())
 
 
 def make_context() -> Context:
     """A context that parses every level of CompileMask and the dialects that they use."""
     context = Context()
-    for dialect in all_dialects():
-        context.load_dialect(dialect)
+    for name, get in known_dialects().items():
+        context.register_dialect(name, get)
     return context
 
 
-__all__ = ["DIALECTS", "all_dialects", "make_context"]
+__all__ = ["BUILT_IN", "all_dialects", "known_dialects", "make_context"]

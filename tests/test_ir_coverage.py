@@ -16,14 +16,14 @@ from xdsl.passes import ModulePass
 
 import compilemask.lowering
 import compilemask.passes
-from compilemask.dialects.registry import DIALECTS
+from compilemask.dialects.registry import all_dialects
 from compilemask.language.source import parse_source
 from compilemask.lowering.registry import BUILT_IN, built_in_passes
 
 FILES = Path(__file__).parent / "filecheck"
 OURS = [
     dialect
-    for dialect in DIALECTS
+    for dialect in all_dialects()
     if any(kind.__module__.startswith("compilemask.dialects") for kind in dialect.operations)
     and dialect.name != "arith"
 ]

@@ -13,9 +13,15 @@ from pathlib import Path
 
 import pytest
 
+import compilemask
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = ("compilemask", "dialects", "passes", "lowering")
+
+
+def test_version_is_that_of_the_package() -> None:
+    assert compilemask.__version__ == PROJECT["project"]["version"]
 
 
 def test_package_list_is_in_step_with_the_tree() -> None:

@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 from compilemask.errors import MaskError
 from compilemask.language.from_mask_mod_graph import Graph, Node
-from compilemask.language.from_mask_mod_types import NARROW, kept
-from compilemask.language.narrowing import is_integer, is_listed, is_truth
+from compilemask.language.from_mask_mod_types import NARROW, is_integer, is_truth, kept
+from compilemask.language.narrowing import is_listed
 from compilemask.language.values import Value
 
 MOST_ELEMENTS = 256

@@ -6,7 +6,7 @@ integers of 8 and 16 bits wrap around: 200 + 100 of uint8 is 44.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -14,6 +14,21 @@ import torch
 from compilemask.language.from_mask_mod_graph import Graph, Node
 
 NARROW = (torch.int8, torch.uint8, torch.int16)
+
+
+def is_truth(x: object) -> TypeGuard[bool | np.bool_]:
+    """Whether this is a truth value of Python or numpy."""
+    return isinstance(x, bool | np.bool_)
+
+
+def is_integer(x: object) -> TypeGuard[int | np.integer[Any]]:
+    """Whether this is an integer of Python or numpy."""
+    return isinstance(x, int | np.integer)
+
+
+def is_float(x: object) -> TypeGuard[float | np.floating[Any]]:
+    """Whether this is a float of Python or numpy."""
+    return isinstance(x, float | np.floating)
 
 
 def common_type(*operands: Any) -> torch.dtype:
@@ -39,4 +54,4 @@ def wrapped(graph: Graph, value: Node, dtype: torch.dtype) -> Node:
     return graph.binary("add", lowest, graph.integer(limits.min))
 
 
-__all__ = ["NARROW", "common_type", "kept", "wrapped"]
+__all__ = ["NARROW", "common_type", "is_float", "is_integer", "is_truth", "kept", "wrapped"]

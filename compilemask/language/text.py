@@ -13,7 +13,6 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from compilemask.dialects import mask as dialect
 from compilemask.dialects.function import ascending_tables
 from compilemask.dialects.mask_interface import RegionInterface
-from compilemask.dialects.semantics import arith
 from compilemask.errors import MaskError
 from compilemask.language.builder import TABLE, Builder
 from compilemask.language.extent import Extent, end_of_image, last_offset
@@ -152,6 +151,8 @@ def _find(source: Source, name: str | None) -> dialect.FuncOp:
 
 
 def _check_operations(source: Source, func: dialect.FuncOp) -> None:
+    from compilemask.dialects.semantics import arith
+
     allowed = frozenset(dialect.MASK.operations) - {dialect.FuncOp}
     for op in func.body.walk():
         if type(op) not in allowed and not arith.handles(op) and not isinstance(op, RegionInterface):

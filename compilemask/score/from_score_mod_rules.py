@@ -12,7 +12,7 @@ import torch
 from compilemask.language.from_mask_mod_graph import FLOAT, Graph, Node
 from compilemask.language.from_mask_mod_rules import apply, elementwise
 from compilemask.language.from_mask_mod_trace import Nodes, Tracer, as_array, refuse
-from compilemask.language.narrowing import is_float
+from compilemask.language.from_mask_mod_types import is_float
 from compilemask.score.from_score_mod_graph import UNARY, ScoreGraph
 
 

@@ -20,8 +20,8 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 
+from compilemask import __version__
 from compilemask.errors import CompileMaskError, IRError
 from compilemask.tools.arguments import add_mask, length, mask_of, module_of
 from compilemask.tools.examples import EXAMPLES
@@ -67,7 +67,7 @@ def _message(error: Exception) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="compilemask", description="Attention masks, compiled.")
-    parser.add_argument("--version", action="version", version=f"compilemask {metadata.version('compilemask')}")
+    parser.add_argument("--version", action="version", version=f"compilemask {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
 
     add_lower(commands.add_parser("lower", help="print a mask at some level of the compiler"))

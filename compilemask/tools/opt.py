@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.xdsl_opt_main import xDSLOptMain
 
-from compilemask.dialects.registry import all_dialects
+from compilemask.dialects.registry import known_dialects
 from compilemask.errors import CompileMaskError, IRError
 from compilemask.language.source import parse_source
 from compilemask.lowering.registry import known_passes, parse_pipeline
@@ -30,8 +30,8 @@ class Driver(xDSLOptMain):
         super().__init__("Runs passes on the IR of CompileMask", args)
 
     def register_all_dialects(self) -> None:
-        for dialect in all_dialects():
-            self.ctx.register_dialect(dialect.name, lambda dialect=dialect: dialect)
+        for name, get in known_dialects().items():
+            self.ctx.register_dialect(name, get)
 
     def parse_chunk(self, chunk: IO[bytes], file_extension: str, start_offset: int = 0) -> ModuleOp | None:
         """As xDSL's, but faults say where they are; the options that want xDSL's own reports get them."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from xdsl.ir import Attribute, Dialect, ParametrizedAttribute, TypeAttribute
 from xdsl.irdl import IRDLOperation
 
-from compilemask.dialects.registry import DIALECTS
+from compilemask.dialects.registry import all_dialects
 
 SEGMENTS = "operandSegmentSizes"
 """A property that only says how many operands each group has."""
@@ -111,7 +111,7 @@ def _example(name: str, examples: str) -> str:
 
 def documented() -> list[Dialect]:
     """The dialects that are defined here."""
-    return [dialect for dialect in DIALECTS if dialect.name in DOCUMENTED]
+    return [dialect for dialect in all_dialects() if dialect.name in DOCUMENTED]
 
 
 def write(folder: Path, examples: Path | None) -> None:
