@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -17,7 +19,10 @@ TEXT = 512
 CONTEXTS = 100
 RADIUS = 16
 IMAGES = {1024: (16, 32), 4096: (56, 64), 8192: (80, 96), 16384: (124, 128), 32768: (168, 192)}
-"""Height and width of CLEAR's image, so that text and image fill the sequence."""
+IMAGES |= {16756: (124, 131), 32732: (180, 179)}
+"""Height and width of CLEAR's image, so that text and image fill the sequence; the last two go into patches badly."""
+NATTEN2D, NATTEN2D_WINDOW = (128, 128), 13
+NATTEN3D, NATTEN3D_WINDOW = (16, 32, 32), (5, 9, 9)
 
 
 @dataclass(frozen=True)
@@ -90,14 +95,35 @@ def _shared_prompt(length: int, device: str) -> tuple[cm.Mask, Predicate]:
     return mask, lambda b, h, q, kv: (kv <= q) & ((ids[kv] == 0) | (ids[kv] == ids[q]))
 
 
-def _clear(length: int, device: str) -> tuple[cm.Mask, Predicate]:
+def _clear(length: int, device: str, radius: int = RADIUS) -> tuple[cm.Mask, Predicate]:
     height, width = IMAGES[length]
 
     def predicate(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         qy, qx, ky, kx = (q - TEXT) // width, (q - TEXT) % width, (kv - TEXT) // width, (kv - TEXT) % width
-        return (q < TEXT) | (kv < TEXT) | ((qy - ky) ** 2 + (qx - kx) ** 2 < RADIUS * RADIUS)
+        return (q < TEXT) | (kv < TEXT) | ((qy - ky) ** 2 + (qx - kx) ** 2 < radius * radius)
 
-    return cm.clear(height, width, RADIUS, TEXT), predicate
+    return cm.clear(height, width, radius, TEXT), predicate
+
+
+def _near(sizes: tuple[int, ...], window: tuple[int, ...], q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+    """Whether a key lies in the window around a query along each axis, which moves inward at the borders."""
+    found = torch.ones_like(q, dtype=torch.bool) & torch.ones_like(kv, dtype=torch.bool)
+    stride = math.prod(sizes)
+    for size, width in zip(sizes, window, strict=True):
+        stride //= size
+        first = (q // stride % size - width // 2).clamp(0, size - width)
+        at = kv // stride % size
+        found = found & (at >= first) & (at < first + width)
+    return found
+
+
+def _natten2d(length: int, device: str) -> tuple[cm.Mask, Predicate]:
+    window = (NATTEN2D_WINDOW, NATTEN2D_WINDOW)
+    return cm.natten2d(*NATTEN2D, NATTEN2D_WINDOW), lambda b, h, q, kv: _near(NATTEN2D, window, q, kv)
+
+
+def _natten3d(length: int, device: str) -> tuple[cm.Mask, Predicate]:
+    return cm.natten3d(*NATTEN3D, NATTEN3D_WINDOW), lambda b, h, q, kv: _near(NATTEN3D, NATTEN3D_WINDOW, q, kv)
 
 
 def _window(length: int, device: str) -> tuple[cm.Mask, Predicate]:
@@ -116,6 +142,10 @@ MASKS: dict[str, Callable[[int, str], tuple[cm.Mask, Predicate]]] = {
     "hstu": _hstu,
     "rm": _shared_prompt,
     "clear": _clear,
+    "clear8": partial(_clear, radius=8),
+    "clear32": partial(_clear, radius=32),
+    "natten2d": _natten2d,
+    "natten3d": _natten3d,
     "window": _window,
     "documents": _documents,
 }

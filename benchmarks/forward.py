@@ -266,13 +266,14 @@ def main(
     name: str = "forward",
     script: Path = Path(__file__),
     prepare: Callable[[Job], tuple[Calls, dict[str, str], float]] = _prepare,
+    cases: str = "",
 ) -> None:
-    """Run the cases of a benchmark, print a line per record and write the JSON file."""
+    """Run the cases of a benchmark, print a line per record and write the JSON file; `cases` are those by default."""
     parser = argparse.ArgumentParser(description=f"Times the {name} pass side by side with its peers.")
     parser.add_argument("--masks", default="causal,hstu,rm,clear")
     parser.add_argument("--lengths", default="8192,32768")
     parser.add_argument("--head-dims", default="128")
-    parser.add_argument("--cases", default="", help="in place of the three above: MASK:LENGTH:HEAD_DIM,...")
+    parser.add_argument("--cases", default=cases, help="in place of the three above: MASK:LENGTH:HEAD_DIM,...")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--heads", type=int, default=16)
