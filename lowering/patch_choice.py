@@ -24,6 +24,8 @@ Image: TypeAlias = tuple[int, tuple[int, ...]]
 """Origin and sizes."""
 COUNTED_TILES = 32
 """Query tiles that are looked at."""
+ROWS_AT_ONCE = 1 << 14
+"""Bounds the memory of an exact count."""
 WORTH = 0.9
 """Patches must visit at most so many of the tiles that runs of positions visit."""
 LONGEST = 8
@@ -74,12 +76,27 @@ def choose_patches(func: interval.FuncOp, arguments: Sequence[int], image: Image
     return PatchChoice(best if visited[best] <= WORTH * by_runs else None, by_runs, visited)
 
 
+def most_visited(func: interval.FuncOp, arguments: Sequence[int], patches: Patches) -> int:
+    """Upper bound on the tiles that all query tiles visit together, partial and full ones; nearly exact."""
+    tiles = np.arange(patches.queries.tiles)
+    at_once = max(1, ROWS_AT_ONCE // patches.queries.tile)
+    parts = [tiles[start : start + at_once] for start in range(0, len(tiles), at_once)]
+    return sum(_count(func, arguments, patches.length, patches, part) for part in parts)
+
+
 def _visited(func: interval.FuncOp, arguments: Sequence[Any], length: int, patches: Patches | None) -> float:
-    """Key tiles that a query tile visits, on average; those that a row may see if the mask is known from both sides."""
+    """Key tiles that a query tile visits, on average."""
+    tiles = ceil_div(length, KEYS) if patches is None else patches.queries.tiles
+    looked_at = np.unique(np.linspace(0, tiles - 1, min(tiles, COUNTED_TILES)).astype(np.int64))
+    return _count(func, arguments, length, patches, looked_at) / len(looked_at)
+
+
+def _count(
+    func: interval.FuncOp, arguments: Sequence[Any], length: int, patches: Patches | None, looked_at: Ints
+) -> int:
+    """Key tiles that some query tiles visit; those that a row may see if the mask is known from both sides."""
     order = np.arange(length) if patches is None else patches.queries.positions
     rows = KEYS if patches is None else patches.queries.tile
-    tiles = ceil_div(len(order), rows)
-    looked_at = np.unique(np.linspace(0, tiles - 1, min(tiles, COUNTED_TILES)).astype(np.int64))
     places = [order[tile * rows : (tile + 1) * rows] for tile in looked_at]
     positions = [part[part >= 0] for part in places]
     sets = evaluate(func, arguments, length, length, np.concatenate(positions))
@@ -88,7 +105,7 @@ def _visited(func: interval.FuncOp, arguments: Sequence[Any], length: int, patch
     for row, lo, hi in _intervals(sets if sets.between is None else sets.between.outer, length):
         some = lo < hi
         marks.add(tile_of_row[row[some]], lo[some], hi[some])
-    return marks.count() / len(positions)
+    return marks.count()
 
 
 def _intervals(sets: RowSets, keys: int) -> Iterator[tuple[Ints, Ints, Ints]]:

@@ -23,6 +23,7 @@ from compilemask.errors import MaskError, ShapeError
 from compilemask.lowering import pipeline
 from compilemask.lowering.descriptor_layout import Layout, Room
 from compilemask.lowering.interval_to_tiling import IntervalToTilingPass, moving_bounds, normal_form
+from compilemask.lowering.patch_choice import most_visited
 from compilemask.lowering.patch_grid import Patches
 from compilemask.lowering.registry import parse_pipeline
 from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
@@ -73,6 +74,8 @@ class Program:
         and the length of the sequence stand behind those of the mask then, and lengths are those of patched order.
         """
         self._seconds_of_builds = 0.0
+        self._unpatched: Program | None = None
+        """The program in raster order that this one is in patches of."""
         self._variants: dict[int | PatchShapes, Program] = {}
 
     @cached_property
@@ -102,7 +105,8 @@ class Program:
         """The program whose tiles of an image are patches of these shapes."""
         if patches not in self._variants:
             key = f"{self.key} in patches of {patches}"
-            self._variants[patches] = Program(key, self.mask_module, self.passes, patches=patches)
+            variant = self._variants[patches] = Program(key, self.mask_module, self.passes, patches=patches)
+            variant._unpatched = self
         return self._variants[patches]
 
     # ---- levels ----
@@ -186,6 +190,8 @@ class Program:
         if self.room.reserve.is_unknown:
             known = tuple(p.value if isinstance(p.value, int) else None for p in parameters)
             touched = self._most_partial(known, queries, keys, self._rows)
+            if self._unpatched is not None and None not in known:
+                touched = min(touched, self._unpatched.most_visited(known, self._patches(parameters)))
         pitch, patches = self._pitch(parameters), self._patches(parameters)
         return self._layout(batch, heads, queries, keys, self._rows, pitch, touched, patches)
 
@@ -196,6 +202,16 @@ class Program:
         count = len(extra_arguments(len(self.patches[1])))
         origin, *sizes, length = [int(parameter.value) for parameter in parameters[-count:]]
         return Patches(origin, tuple(sizes), length, *self.patches)
+
+    def most_visited(self, known: Sequence[int], patches: Patches) -> int:
+        """Upper bound on the tiles that query tiles of one mask visit in patches; `known` are the parameters of its
+        variant in patches.
+        """
+        return self._most_visited(tuple(known[: len(known) - len(extra_arguments(len(patches.sizes)))]), patches)
+
+    @cached_property
+    def _most_visited(self) -> Callable[..., int]:
+        return lru_cache(maxsize=64)(partial(most_visited, self.intervals))
 
     @cached_property
     def _most_partial(self) -> Callable[..., int]:
