@@ -79,6 +79,89 @@ def cases(batch: int, heads: int, device: str = "cpu", dtype: torch.dtype = torc
     }
 
 
+@dataclass(frozen=True)
+class Learned:
+    """A modification with parameters that have gradients."""
+
+    parameters: tuple[torch.Tensor, ...]
+    make: Callable[..., Case]
+    """The case of such parameters."""
+
+
+def learned(batch: int, heads: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> dict[str, Learned]:
+    """A case for each kind of modification and of parameter."""
+    generator = torch.Generator().manual_seed(batch * 100 + heads)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).to(device, dtype)
+
+    def of_head(x: torch.Tensor) -> torch.Tensor:
+        return x.double()[..., None, None]
+
+    def capped(s: torch.Tensor, cap: torch.Tensor) -> torch.Tensor:
+        return of_head(cap) * torch.tanh(s / of_head(cap))
+
+    def softcap(cap: torch.Tensor) -> Case:
+        return Case(cm.score.softcap(cap), lambda s, _: capped(s, cap))
+
+    def alibi(slopes: torch.Tensor) -> Case:
+        return Case(cm.score.alibi(slopes), lambda s, d: s + of_head(slopes) * d)
+
+    def symmetric(slopes: torch.Tensor) -> Case:
+        return Case(cm.score.alibi(slopes, symmetric=True), lambda s, d: s - of_head(slopes) * d.abs())
+
+    def relative(table: torch.Tensor) -> Case:
+        return Case(
+            cm.score.relative_bias(table, zero=5),
+            lambda s, d: s + table.double()[..., (d + 5).clamp(0, table.shape[-1] - 1)],
+        )
+
+    def sink(logits: torch.Tensor) -> Case:
+        return Case(cm.score.sink(logits), lambda s, _: s, logits)
+
+    def silu(lengths: torch.Tensor) -> Case:
+        silu = torch.nn.functional.silu
+        return Case(cm.score.silu(lengths), lambda s, _: silu(s) / of_head(lengths), pointwise=True)
+
+    def together(slopes: torch.Tensor, cap: torch.Tensor, logits: torch.Tensor) -> Case:
+        score = cm.score.alibi(slopes) >> cm.score.softcap(cap) >> cm.score.sink(logits)
+        return Case(score, lambda s, d: capped(s + of_head(slopes) * d, cap), logits)
+
+    def twice(slopes: torch.Tensor) -> Case:
+        one = cm.score.alibi(slopes)
+        return Case(
+            one >> cm.score.softcap(3.0) >> one,
+            lambda s, d: 3 * torch.tanh((s + of_head(slopes) * d) / 3) + of_head(slopes) * d,
+        )
+
+    def mod(scale: torch.Tensor, bias: torch.Tensor) -> Case:
+        score = cm.from_score_mod(
+            lambda s, b, h, q, kv: torch.where(kv > q, s * scale, torch.exp(bias[h, kv % 7] - s * s))
+        )
+        return Case(
+            score,
+            lambda s, d: torch.where(
+                d > 0,
+                s * scale.double(),
+                torch.exp(bias.double()[:, None, torch.arange(s.shape[-1], device=s.device) % 7] - s * s),
+            ),
+        )
+
+    return {
+        "softcap": Learned((random(heads).abs() + 0.5,), softcap),
+        "alibi": Learned((random(heads),), alibi),
+        "symmetric alibi per batch": Learned((random(batch, heads),), symmetric),
+        "relative bias": Learned((random(11),), relative),
+        "relative bias per batch": Learned((random(batch, heads, 12),), relative),
+        "sink": Learned((random(heads),), sink),
+        "sink per batch": Learned((2 * random(batch, heads),), sink),
+        "silu over lengths": Learned((random(batch, 1).abs() + 1,), silu),
+        "softcap of alibi, and a sink": Learned((random(heads), random(heads).abs() + 0.5, random(heads)), together),
+        "alibi twice": Learned((random(heads),), twice),
+        "score_mod": Learned((random(), random(heads, 7)), mod),
+    }
+
+
 def dense_scored(
     case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:

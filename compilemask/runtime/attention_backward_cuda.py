@@ -18,11 +18,11 @@ from compilemask.lowering.tiling_to_tt.attention_backward_rows import ROWS, emit
 from compilemask.runtime.attention_cuda import ELEMENTS, WORD, is_aligned, readable, strides
 from compilemask.runtime.compile_kernel import Options, kernel_for, target_of
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.gradient_inputs import GradientInputs, Gradients, no_gradients
+from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
 from compilemask.runtime.gradient_memory import gradient_like
 from compilemask.runtime.launch import launch
-
-EMITTERS = {"keys": emit_keys, "queries": emit_queries}
+from compilemask.runtime.score_gradient import DeviceSums, gradients_of_tensors, no_gradients, wanted_tables
+from compilemask.runtime.scoring import Scoring, score_op
 
 
 class BackwardKernel(NamedTuple):
@@ -34,11 +34,26 @@ class BackwardKernel(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def backward_kernel(side: Side, head_dim: int, dtype: torch.dtype, target: str, aligned: bool = True) -> BackwardKernel:
-    """The kernel of one side. Raises LoweringError for targets that it does not know."""
-    config = BackwardConfig.choose(side, head_dim, ELEMENTS[dtype], target, aligned=aligned)
-    text = print_generic(EMITTERS[side](head_dim, ELEMENTS[dtype], config))
-    return BackwardKernel(text, Options(config.num_warps, config.num_stages), config.rows)
+def backward_kernel(
+    side: Side,
+    head_dim: int,
+    dtype: torch.dtype,
+    target: str,
+    aligned: bool = True,
+    score: str = "",
+    wanted: tuple[int, ...] = (),
+) -> BackwardKernel:
+    """The kernel of one side, for a structure of scores; that of queries also has gradients of captured tables.
+
+    Raises LoweringError for targets that it does not know.
+    """
+    element = ELEMENTS[dtype]
+    config = BackwardConfig.choose(side, head_dim, element, target, aligned=aligned)
+    if side == "keys":
+        module = emit_keys(head_dim, element, config, score_op(score))
+    else:
+        module = emit_queries(head_dim, element, config, score_op(score), wanted)
+    return BackwardKernel(print_generic(module), Options(config.num_warps, config.num_stages), config.rows)
 
 
 @lru_cache(maxsize=64)
@@ -51,18 +66,41 @@ def rows_kernel(
 
 
 def attention_backward_cuda(inputs: GradientInputs) -> Gradients:
-    """Gradients of query, key and value in their type. Does not wait.
+    """Gradients of query, key and value, and of what a score modification captures. Does not wait.
 
-    Nothing is summed by atomics: runs are equal bit by bit.
+    Runs are equal bit by bit, but for tables of which a head reads several entries: those are summed by atomics. Raises
+    GradientError for them if PyTorch's deterministic algorithms are on.
     """
     if inputs.is_empty:
         return no_gradients(inputs)
     tensors = [readable(x) for x in (inputs.query, inputs.key, inputs.value, inputs.grad_out)]
-    gradients = Gradients(*(gradient_like(x) for x in (inputs.query, inputs.key, inputs.value)), tables=[])
+    grad_query, *others = (gradient_like(x) for x in (inputs.query, inputs.key, inputs.value))
     numbers = numbers_of_rows(inputs, tensors[3], inputs.query.shape[2])
-    launch_side("queries", [*tensors, gradients.query], numbers, inputs.descriptor, inputs.scale)
-    launch_side("keys", [*tensors, gradients.key, gradients.value], numbers, inputs.transposed, inputs.scale)
-    return gradients
+    scoring = inputs.scoring.for_kernels()
+    totals = _launch_queries([*tensors, grad_query], numbers, inputs, scoring)
+    keys = _Side("keys", [*tensors, *others], inputs.transposed, scoring.region)
+    keys.launch(numbers, inputs.scale, scoring.kernel_arguments() if scoring.region else [])
+    tables = gradients_of_tensors(inputs, numbers[1], totals)
+    return Gradients(grad_query, *others, tables=tables)
+
+
+def launch_queries(tensors: Sequence[torch.Tensor], numbers: Sequence[torch.Tensor], inputs: GradientInputs) -> None:
+    """The kernel of queries, without a score modification; the last of `tensors` is its output."""
+    _Side("queries", tensors, inputs.descriptor).launch(numbers, inputs.scale)
+
+
+def _launch_queries(
+    tensors: Sequence[torch.Tensor], numbers: Sequence[torch.Tensor], inputs: GradientInputs, scoring: Scoring
+) -> list[torch.Tensor]:
+    """The kernel of queries; the gradients of captured tables, in float32."""
+    wanted = wanted_tables(inputs)
+    side = _Side("queries", tensors, inputs.descriptor, scoring.region, tuple(wanted))
+    if not scoring.region:
+        side.launch(numbers, inputs.scale)
+        return []
+    sums = DeviceSums(scoring.text, wanted, inputs.query, side.grid[0])
+    side.launch(numbers, inputs.scale, [*scoring.kernel_arguments(), *sums.arguments()])
+    return sums.totals()
 
 
 def numbers_of_rows(
@@ -85,17 +123,29 @@ def numbers_of_rows(
     return [shift, delta]
 
 
-def launch_side(
-    side: Side, tensors: Sequence[torch.Tensor], numbers: Sequence[torch.Tensor], along: Descriptor, scale: float
-) -> None:
-    """One kernel; the last of `tensors` are its outputs, and `along` has the side's positions as its rows."""
-    query, output, layout = tensors[0], tensors[-1], along.layout
-    target = str(target_of(query.device))
-    aligned = all(is_aligned(x) for x in tensors)
-    text, options, rows = backward_kernel(side, query.shape[3], query.dtype, target, aligned)
-    grid = (layout.query_tiles * (layout.rows // rows), output.shape[1], output.shape[0])
-    kernel = kernel_for(text, query.device, options)
-    launch(kernel, grid, query.device, [*kernel_arguments(tensors, numbers, along), scale])
+class _Side:
+    """The kernel of one side; the last of `tensors` are its outputs, and `along` has the side's positions as rows."""
+
+    def __init__(
+        self,
+        side: Side,
+        tensors: Sequence[torch.Tensor],
+        along: Descriptor,
+        score: str = "",
+        wanted: tuple[int, ...] = (),
+    ) -> None:
+        query, output, layout = tensors[0], tensors[-1], along.layout
+        aligned = all(is_aligned(x) for x in tensors)
+        target = str(target_of(query.device))
+        kernel = backward_kernel(side, query.shape[3], query.dtype, target, aligned, score, wanted)
+        self.tensors, self.along, self.kernel = tensors, along, kernel
+        self.grid = (layout.query_tiles * (layout.rows // kernel.rows), output.shape[1], output.shape[0])
+
+    def launch(self, numbers: Sequence[torch.Tensor], scale: float, more: Sequence[int | float] = ()) -> None:
+        """Launches it; `more` are the arguments of a score modification."""
+        device = self.tensors[0].device
+        kernel = kernel_for(self.kernel.text, device, self.kernel.options)
+        launch(kernel, self.grid, device, [*kernel_arguments(self.tensors, numbers, self.along), scale, *more])
 
 
 def kernel_arguments(tensors: Sequence[torch.Tensor], numbers: Sequence[torch.Tensor], along: Descriptor) -> list[int]:

@@ -44,7 +44,13 @@ def backward_vmap(info: Any, in_dims: _Dims, *args: Any) -> tuple[tuple[Any, ...
     *tensors, descriptor, scale, score, score_tensors, score_numbers, wanted = args
     _check_shared(descriptor, in_dims[len(tensors)])
     inputs = [_joined(info.batch_size, x, dim) for x, dim in zip(tensors, in_dims, strict=False)]
+    # What all batches share has a gradient for each mapped one: batches are told apart, and those of one added up.
+    q = inputs[2]
+    assert q is not None
+    shared = [x.expand(q.shape[0], -1, -1) for x in score_tensors]
     *gradients, tables = torch.ops.compilemask.attention_backward(
-        *inputs, descriptor, scale, score, score_tensors, score_numbers, wanted
+        *inputs, descriptor, scale, score, shared, score_numbers, wanted
     )
-    return (*(x.unflatten(0, (info.batch_size, -1)) for x in gradients), tables), (0, 0, 0, [])
+    mapped = [x.unflatten(0, (info.batch_size, -1)) for x in gradients]
+    of_tables = [x.unflatten(0, (info.batch_size, -1)).sum(dim=1, keepdim=True) for x in tables]
+    return (*mapped, of_tables), (0, 0, 0, [0] * len(of_tables))

@@ -2,12 +2,14 @@
 
     d score = weight * (d out . v - delta),  delta = d out . out - d lse
 
-with weights recomputed from the scores and the log-sum-exp: flash attention (Dao, arXiv 2307.08691). Both are
-differentiated once: a gradient of the gradient raises GradientError.
+with weights recomputed from the scores and the log-sum-exp: flash attention (Dao, arXiv 2307.08691). Where scores are
+modified, `tiling.score_gradient` says how the gradient goes on from there. Both operators are differentiated once: a
+gradient of the gradient raises GradientError.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +21,9 @@ from compilemask.runtime.batching import backward_vmap
 from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
 from compilemask.runtime.gradient_memory import gradient_like
 from compilemask.runtime.hopper_backward import attention_backward_gpu
+
+_SCORE_TENSORS = 6
+"""Where they are among the arguments of `compilemask::attention`."""
 
 _library = torch.library.Library("compilemask", "FRAGMENT")
 _library.define(
@@ -44,9 +49,17 @@ def _backward_fake(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    *others: Any,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    descriptor: Sequence[torch.Tensor],
+    scale: float,
+    score: str,
+    score_tensors: Sequence[torch.Tensor],
+    score_numbers: Sequence[float],
+    wanted: Sequence[bool],
 ) -> Gradients:
-    return Gradients(gradient_like(q), gradient_like(k), gradient_like(v), [])
+    tables = [x.new_empty(x.shape) for x, is_wanted in zip(score_tensors, wanted, strict=True) if is_wanted]
+    return Gradients(gradient_like(q), gradient_like(k), gradient_like(v), tables)
 
 
 def _no_second_gradient(ctx: Any, *grads: Any) -> None:
@@ -62,9 +75,11 @@ torch.library.register_vmap("compilemask::attention_backward", backward_vmap, li
 
 def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     """What the gradient of `attention` needs of its inputs and outputs."""
-    q, k, v, descriptor, scale = inputs[:5]
-    ctx.save_for_backward(q, k, v, *output, *descriptor)
-    ctx.scale, ctx.others = scale, [[None] * len(x) if isinstance(x, list) else None for x in inputs[3:]]
+    q, k, v, descriptor, ctx.scale, ctx.score, score_tensors, ctx.score_numbers = inputs
+    ctx.save_for_backward(q, k, v, *output, *descriptor, *score_tensors)
+    ctx.of_score = len(score_tensors)
+    # A list of numbers has one gradient, none; an empty list could be one of tensors.
+    ctx.no_descriptor, ctx.no_numbers = [None] * len(descriptor), None if ctx.score_numbers else []
     ctx.set_materialize_grads(False)
     ctx.observation = current_observation()
 
@@ -72,15 +87,20 @@ def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor,
 def backward(ctx: Any, grad_out: torch.Tensor | None, grad_lse: torch.Tensor | None) -> tuple[Any, ...]:
     """The gradients of the inputs of `attention`."""
     if grad_out is None and grad_lse is None:
-        return None, None, None, *ctx.others
-    q, k, v, out, lse, *descriptor = ctx.saved_tensors
+        return None, None, None, ctx.no_descriptor, None, None, [None] * ctx.of_score, ctx.no_numbers
+    q, k, v, out, lse, *others = ctx.saved_tensors
+    descriptor, score_tensors = others[: len(ctx.no_descriptor)], others[len(ctx.no_descriptor) :]
     if len(descriptor) < 4:
         raise GradientError("the descriptor was built without its transpose, which the gradient follows")
     if grad_out is None:
         grad_out = torch.zeros_like(out)
+    wanted = list(ctx.needs_input_grad[_SCORE_TENSORS])
+    scoring = (ctx.score, score_tensors, ctx.score_numbers)
     # Autograd has threads of its own for the gradients of each GPU.
     with resuming(ctx.observation):
-        *gradients, _ = torch.ops.compilemask.attention_backward(
-            grad_out, grad_lse, q, k, v, out, lse, descriptor, ctx.scale, "", [], [], []
+        *gradients, tables = torch.ops.compilemask.attention_backward(
+            grad_out, grad_lse, q, k, v, out, lse, descriptor, ctx.scale, *scoring, wanted
         )
-    return *gradients, *ctx.others
+    of_tables = iter(tables)
+    of_tensors = [next(of_tables) if is_wanted else None for is_wanted in wanted]
+    return *gradients, ctx.no_descriptor, None, None, of_tensors, ctx.no_numbers

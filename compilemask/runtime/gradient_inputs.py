@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.gradient_memory import gradient_like
 from compilemask.runtime.scoring import UNMODIFIED, Scoring
 
 
@@ -60,8 +59,3 @@ class Gradients(NamedTuple):
     key: torch.Tensor
     value: torch.Tensor
     tables: list[torch.Tensor]
-
-
-def no_gradients(inputs: GradientInputs) -> Gradients:
-    """Gradients of q, k and v that are 0, for empty inputs."""
-    return Gradients(*(gradient_like(x).zero_() for x in (inputs.query, inputs.key, inputs.value)), tables=[])

@@ -18,7 +18,7 @@ from compilemask.lowering.tiling_to_tt.attention_backward_total import emit_tota
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, Patch, kernel_head_dim
 from compilemask.runtime import disk_cache
-from compilemask.runtime.attention_backward_cuda import attention_backward_cuda, launch_side, numbers_of_rows
+from compilemask.runtime.attention_backward_cuda import attention_backward_cuda, launch_queries, numbers_of_rows
 from compilemask.runtime.attention_cuda import ELEMENTS, WORD, strides
 from compilemask.runtime.binary import Binary
 from compilemask.runtime.compile_kernel import Options, kernel_for
@@ -31,6 +31,7 @@ from compilemask.runtime.hopper_compile import HOPPER, compile_gpu_text, gpu_tex
 from compilemask.runtime.launch import launch
 from compilemask.runtime.patch_maps import PatchMaps, geometry_of, has_patch_maps, patch_shapes_of
 from compilemask.runtime.patched import gradients_in_patched_order
+from compilemask.runtime.score_gradient import gradients_of_tensors
 from compilemask.runtime.tensor_map import TensorMaps, is_aligned, is_readable
 
 STATUS = 14
@@ -44,7 +45,7 @@ def attention_backward_gpu(inputs: GradientInputs) -> Gradients:
     runs are equal bit by bit.
     """
     query, layout = inputs.query, inputs.transposed.layout
-    if has_hopper_kernel(query, inputs.key, inputs.value, patches=layout.patches):
+    if not inputs.scoring.region and has_hopper_kernel(query, inputs.key, inputs.value, patches=layout.patches):
         sums_queries = not torch.are_deterministic_algorithms_enabled()
         config = _chosen(query.shape[3], query.dtype, sums_queries, *reversed(patch_shapes_of(layout)))
         if config is not None:
@@ -59,7 +60,7 @@ def attention_backward_hopper(inputs: GradientInputs, config: HopperBackwardConf
     query, grad_out, layout = inputs.query, inputs.grad_out, inputs.transposed.layout
     if patch_shapes_of(layout) != (config.key_patch, config.query_patch):
         raise DescriptorError(f"the descriptor has {layout.patches or 'no patches'}, the kernel is {config}")
-    gradients = Gradients(*(_gradient_like(x, layout.patches) for x in (query, inputs.key, inputs.value)), tables=[])
+    grad_query, *others = (_gradient_like(x, layout.patches) for x in (query, inputs.key, inputs.value))
     if not _is_readable(grad_out, layout.patches):
         grad_out = grad_out.clone(memory_format=torch.contiguous_format)
     tensors = (query, inputs.key, inputs.value, grad_out)
@@ -69,12 +70,13 @@ def attention_backward_hopper(inputs: GradientInputs, config: HopperBackwardConf
     numbers = numbers_of_rows(inputs, grad_out, ceil_div(places, TILE) * TILE, queries)
     shape = (*query.shape[:2], places, query.shape[3])
     sums = query.new_zeros(shape, dtype=torch.float32) if config.sums_queries else None
-    _launch_keys(config, tensors, numbers, sums, gradients[1:3], inputs.transposed, inputs.scale)
+    _launch_keys(config, tensors, numbers, sums, others, inputs.transposed, inputs.scale)
     if sums is None:
-        launch_side("queries", [*tensors, gradients.query], numbers, inputs.descriptor, inputs.scale)
+        launch_queries([*tensors, grad_query], numbers, inputs)
     else:
-        _launch_total(sums, gradients.query, inputs.transposed, inputs.scale)
-    return gradients
+        _launch_total(sums, grad_query, inputs.transposed, inputs.scale)
+    delta = numbers[1][..., : query.shape[2]]
+    return Gradients(grad_query, *others, tables=gradients_of_tensors(inputs, delta, []))
 
 
 def _is_readable(x: torch.Tensor, patches: Patches | None) -> bool:

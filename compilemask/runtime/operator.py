@@ -25,9 +25,9 @@ from compilemask.runtime.validate import (
     Problem,
     check_descriptor,
     check_mask_shape,
-    check_no_gradient,
     check_scale,
     check_score,
+    check_score_gradient,
     check_tensors,
     check_transposed,
     known_problem,
@@ -186,7 +186,7 @@ def attention(
     return_lse: bool = False,
     score: Score | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """softmax(scale * q k^T) v over the visible keys of each query; differentiable in q, k and v.
+    """softmax(scale * q k^T) v over the visible keys of each query; differentiable in q, k, v and the score's tensors.
 
     Under autocast, q, k and v are cast to its dtype.
 
@@ -212,8 +212,8 @@ def attention(
         MaskError: the mask is for other batches or heads, or does not fit the lengths.
         ScaleError: the scale is not finite.
         ScoreError: the score modification is for other batches or heads, in other memory, or has no log-sum-exp.
-        GradientError: a gradient would be needed, and the descriptor was built without its transpose, or scores are
-            modified.
+        GradientError: a gradient would be needed, and the descriptor was built without its transpose, or the score
+            modification has none.
     """
     if score is None and is_direct(q, k, v):
         out, lse = _directly(q, k, v, mask, scale)
@@ -222,9 +222,9 @@ def attention(
     problem = check_tensors(q, k, v)
     scale = check_scale(scale, problem.head_dim)
     scoring = Scoring() if score is None else check_score(score, problem, q.device, return_lse)
-    if score is not None:
-        check_no_gradient(q, k, v, *scoring.tensors)
-    with_gradient = needs_gradient(q, k, v)
+    with_gradient = needs_gradient(q, k, v, *scoring.tensors)
+    if with_gradient:
+        check_score_gradient(scoring)
     if isinstance(mask, Descriptor):
         if with_gradient:
             check_transposed(mask)

@@ -38,6 +38,11 @@ class Scoring(NamedTuple):
         return score_op(self.text)
 
     @property
+    def region(self) -> str:
+        """The structure, if it modifies scores; a sink alone does not."""
+        return "" if self.op is None or self.op.is_identity else self.text
+
+    @property
     def is_pointwise(self) -> bool:
         """Whether results weigh values as they are, so that there is no log-sum-exp."""
         return self.op is not None and self.op.weights is Weights.POINTWISE
@@ -65,22 +70,26 @@ class Scoring(NamedTuple):
         values: list[int | float] = []
         for value in self.captured():
             if isinstance(value, torch.Tensor):
-                values += [value.data_ptr(), value.shape[-1], *_strides(value)]
+                values += [value.data_ptr(), value.shape[-1], *table_strides(value)]
             else:
                 values.append(value)
         if self.sink is not None:
-            values += [self.sink.data_ptr(), *_strides(self.sink)]
+            values += [self.sink.data_ptr(), *table_strides(self.sink)]
         return values
 
     def apply(self, scores: torch.Tensor, pairs: Pairs) -> torch.Tensor:
         """Modified scores, in the type of `scores` and of their shape, in host memory."""
         if self.op is None or self.op.is_identity:
             return scores
-        values = [_as_array(value, scores.dtype) for value in self.captured()]
+        values = self.captured_arrays(scores.dtype)
         return torch.from_numpy(np.array(scored(self.op.body.block, scores.numpy(), pairs, values)))
 
+    def captured_arrays(self, real: torch.dtype) -> list[float | np.ndarray]:
+        """What the structure captures, floats in the type `real`."""
+        return [_as_array(value, real) for value in self.captured()]
 
-def _strides(table: torch.Tensor) -> list[int]:
+
+def table_strides(table: torch.Tensor) -> list[int]:
     """Strides of batches and heads; 0 where there is only one."""
     return [stride if size > 1 else 0 for stride, size in zip(table.stride()[:2], table.shape[:2], strict=True)]
 

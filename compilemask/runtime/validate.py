@@ -20,7 +20,9 @@ from compilemask.errors import (
 )
 from compilemask.lowering.descriptor_layout import KEYS, Layout
 from compilemask.lowering.patch_grid import Patches
+from compilemask.passes.score_gradient import float_tables
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.score_gradient import gradient_op
 from compilemask.runtime.scoring import Scoring
 
 if TYPE_CHECKING:
@@ -235,10 +237,15 @@ def check_transposed(descriptor: Descriptor) -> None:
         )
 
 
-def check_no_gradient(*tensors: torch.Tensor) -> None:
-    """Raise GradientError if a gradient would be expected of attention whose scores are modified."""
-    if needs_gradient(*tensors):
-        raise GradientError(
-            "a gradient is required, and attention with modified scores has none yet; "
-            "call it under torch.no_grad() or detach its tensors"
-        )
+def check_score_gradient(scoring: Scoring) -> None:
+    """Raise GradientError unless a score modification has a gradient, with regard to all that it reads."""
+    if torch.compiler.is_compiling():
+        return
+    for table in scoring.tensors:
+        # A view knows nothing of a gradient that its tensor asked for later, or of one made without gradients.
+        if table.grad_fn is None and table._base is not None and table._base.requires_grad:
+            raise GradientError(
+                "a tensor of the score requires a gradient, and did not where the score was made; make it again"
+            )
+    if scoring.region:
+        gradient_op(scoring.text, tuple(float_tables(scoring.op)) if scoring.op is not None else ())

@@ -19,7 +19,7 @@ class BackwardConfig:
     """One variant of a kernel: a program computes the gradient of `rows` rows of its side, a descriptor tile or a part
     of it, and visits `width` positions of the other side at a time.
 
-    `aligned` promises what it promises in `AttentionConfig`, of all tensors.
+    `aligned` promises what it promises in `AttentionConfig`, of all tensors; `approximate` means what it means there.
     """
 
     rows: int = 64
@@ -27,6 +27,7 @@ class BackwardConfig:
     num_warps: int = 4
     num_stages: int = 1
     aligned: bool = True
+    approximate: bool = False
 
     def __post_init__(self) -> None:
         for name, size in (("rows", self.rows), ("width", self.width)):
@@ -46,8 +47,10 @@ class BackwardConfig:
     ) -> BackwardConfig:
         """The variant for a target such as `cuda:90` or `hip:gfx942`. Raises LoweringError for an unknown one."""
         family = target_family(target)
-        table = _FLOAT32 if isinstance(element_type, Float32Type) else _HALF[family]
-        return cls(*table[side][max(padded_head_dim(head_dim), 64)], aligned=aligned)
+        is_float32 = isinstance(element_type, Float32Type)
+        table = _FLOAT32 if is_float32 else _HALF[family]
+        approximate = target.startswith("cuda:") and not is_float32
+        return cls(*table[side][max(padded_head_dim(head_dim), 64)], aligned=aligned, approximate=approximate)
 
 
 _Table = dict[Side, dict[int, tuple[int, int, int, int]]]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from xdsl.dialects.builtin import AnyFloat, ModuleOp
 
+from compilemask.dialects.tiling_score import ScoreOp
 from compilemask.lowering.tiling_to_tt.attention_backward_config import BackwardConfig
 from compilemask.lowering.tiling_to_tt.attention_backward_frame import (
     BackwardFrame,
@@ -17,8 +18,8 @@ from compilemask.lowering.tiling_to_tt.attention_backward_frame import (
     kernel_arguments,
     open_frame,
 )
+from compilemask.lowering.tiling_to_tt.attention_backward_score import Modification, Pairs, Scores
 from compilemask.lowering.tiling_to_tt.attention_config import TILE
-from compilemask.lowering.tiling_to_tt.attention_softmax import LOG2_E
 from compilemask.lowering.tiling_to_tt.builder import KernelBuilder, Value, f32, i32
 
 NAME = "attention_backward_keys"
@@ -33,8 +34,9 @@ class _State(NamedTuple):
 
 
 class _Queries(NamedTuple):
-    """A block of queries: rows [width, padded], numbers [width], and who sees whom, [rows, width] i1, if not all do."""
+    """Queries from `first` on: rows [width, padded], numbers [width], and who sees whom, [rows, width] i1, or all."""
 
+    first: Value
     query: Value
     grad: Value
     shift: Value
@@ -45,14 +47,18 @@ class _Queries(NamedTuple):
 class _Kernel:
     """The kernel under construction."""
 
-    def __init__(self, head_dim: int, element_type: AnyFloat, config: BackwardConfig) -> None:
-        self.kb = kb = KernelBuilder(NAME, kernel_arguments(OUTPUTS, element_type, config.aligned))
+    def __init__(
+        self, head_dim: int, element_type: AnyFloat, config: BackwardConfig, modification: Modification | None
+    ) -> None:
+        arguments = kernel_arguments(OUTPUTS, element_type, config.aligned)
+        arguments += [] if modification is None else modification.arguments()
+        self.kb = kb = KernelBuilder(NAME, arguments)
+        self.modification = modification
         self.config = config
         self.key_head = kb.program_id(1)
         self.first_head = self.key_head * kb.arg("group")
         self.frame: BackwardFrame = open_frame(kb, head_dim, element_type, config, "keys", self.first_head)
         self.key, self.value = (self.frame.load_rows(name, self.key_head) for name in ("k", "v"))
-        self.factor = kb.arg("scale") * LOG2_E
 
     def emit(self) -> ModuleOp:
         """The module."""
@@ -61,15 +67,16 @@ class _Kernel:
         with kb.for_loop(0, kb.arg("group"), 1, [zeros, zeros, kb.constant(0, i32)]) as loop:
             *sums, missing = loop.carried
             head = self.first_head + loop.index
-            visits = frame.visits(head)
-            state = self._full_runs(head, visits, self._partial_tiles(head, visits, _State(*sums)))
+            visits, scores = frame.visits(head), Scores(frame, self.modification, head, "keys")
+            state = self._partial_tiles(head, scores, visits, _State(*sums))
+            state = self._full_runs(head, scores, visits, state)
             loop.yield_(*state, missing | visits.missing)
         grad_key, grad_value, missing = loop.results
         frame.store_rows("grad_k", self.key_head, grad_key * kb.arg("scale"), missing)
         frame.store_rows("grad_v", self.key_head, grad_value, missing)
         return kb.finish()
 
-    def _partial_tiles(self, head: Value, visits: Visits, state: _State) -> _State:
+    def _partial_tiles(self, head: Value, scores: Scores, visits: Visits, state: _State) -> _State:
         kb, width, patterns = self.kb, self.config.width, self.frame.patterns
         pairs = kb.arg("visits") + visits.first_pair * 2
         steps = visits.n_partial * patterns.steps_per_tile
@@ -80,16 +87,18 @@ class _Kernel:
             at = tile * TILE + in_tile
             exists = at + kb.arange(0, width) < kb.arg("queries")
             block = self._load(head, at, patterns.read(pattern, in_tile, at), exists)
-            loop.yield_(*self._step(_State(*loop.carried), block._replace(seen=patterns.seen(pattern, in_tile))))
+            block = block._replace(seen=patterns.seen(pattern, in_tile))
+            loop.yield_(*self._step(scores, _State(*loop.carried), block))
         return _State(*loop.results)
 
-    def _full_runs(self, head: Value, visits: Visits, state: _State) -> _State:
+    def _full_runs(self, head: Value, scores: Scores, visits: Visits, state: _State) -> _State:
         kb, config = self.kb, self.config
         runs = kb.arg("visits") + (visits.first_pair + visits.n_partial) * 2
         with kb.for_loop(0, visits.n_runs, 1, state) as each_run:
             first, end = (kb.load(runs + each_run.index * 2 + word) * TILE for word in range(2))
             with kb.for_loop(first, end, config.width, each_run.carried, num_stages=config.num_stages) as loop:
-                loop.yield_(*self._step(_State(*loop.carried), self._load(head, loop.index, None, None)))
+                block = self._load(head, loop.index, None, None)
+                loop.yield_(*self._step(scores, _State(*loop.carried), block))
             each_run.yield_(*loop.results)
         return _State(*each_run.results)
 
@@ -107,23 +116,19 @@ class _Kernel:
             kb.load(frame.of_queries(name, head) + positions, exists, None if exists is None else 0.0).named(name)
             for name in ("shift", "delta")
         )
-        return _Queries(query, grad, shift, delta, None)
+        return _Queries(at, query, grad, shift, delta, None)
 
-    def _step(self, state: _State, block: _Queries) -> _State:
+    def _step(self, scores: Scores, state: _State, block: _Queries) -> _State:
         """The sums with a block of queries in them."""
         kb, frame = self.kb, self.frame
-        scores = kb.dot(self.key, kb.trans(block.query)) * self.factor
-        weights = kb.exp2(scores - block.shift[None, :])
-        slopes = kb.dot(self.value, kb.trans(block.grad)) - block.delta[None, :]
-        slopes = weights * slopes
-        if block.seen is not None:
-            weights, slopes = (kb.where(block.seen, x, 0.0) for x in (weights, slopes))
-        weights, slopes = (kb.cast(x, frame.element_type) for x in (weights, slopes))
+        products, rises = kb.dot(self.key, kb.trans(block.query)), kb.dot(self.value, kb.trans(block.grad))
+        pairs = Pairs(products, rises, block.shift[None, :], block.delta[None, :], block.first, block.seen)
+        weights, slopes = (kb.cast(x, frame.element_type) for x in scores.slopes(pairs)[:2])
         return _State(
             kb.dot(slopes, block.query, state.grad_key), kb.dot(weights.named("weights"), block.grad, state.grad_value)
         )
 
 
-def emit_keys(head_dim: int, element_type: AnyFloat, config: BackwardConfig) -> ModuleOp:
-    """A module with the kernel."""
-    return _Kernel(head_dim, element_type, config).emit()
+def emit_keys(head_dim: int, element_type: AnyFloat, config: BackwardConfig, score: ScoreOp | None = None) -> ModuleOp:
+    """A module with the kernel, for a score modification. Raises GradientError if that has no gradient."""
+    return _Kernel(head_dim, element_type, config, Modification.of(head_dim, element_type, score)).emit()
