@@ -206,11 +206,13 @@ def _draw_tiles(axes: Any, seen: Survey) -> None:
     if max(height, width) <= 64:
         axes.vlines(np.arange(1, width) * TILE, 0, seen.queries, color="white", linewidth=1)
         axes.hlines(np.arange(1, height) * TILE, 0, seen.keys, color="white", linewidth=1)
+    title = f"{seen.classes.size:,} tiles of {TILE} x {TILE}"
     if max(height, width) <= MOST_NUMBERED:
         _number_visits(axes, seen)
+        title += ", numbered as rows visit them"
     axes.set_xlim(0, seen.keys)
     axes.set_ylim(seen.queries, 0)
-    _label(axes, f"{seen.classes.size:,} tiles of {TILE} x {TILE}")
+    _label(axes, title)
 
 
 def _number_visits(axes: Any, seen: Survey) -> None:
