@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from interval_samples import SAMPLES
 from sample_masks import MASKS
 from test_descriptor_build_cpu import built, dense, roomy
+from xdsl.parser import Parser
 
 import compilemask as cm
+from compilemask.dialects.registry import make_context
 from compilemask.errors import MaskError
 from compilemask.lowering.descriptor_layout import Layout
 from compilemask.lowering.tiling_to_scf.descriptor import Source, descriptor
@@ -119,7 +121,11 @@ def test_compiled_once_builds_have_taken_long_enough(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("name", ["causal", "shared prompt", "clear", "labels", "hstu"])
 @pytest.mark.parametrize("level", ["mask", "transposed"])
-def test_functions_verify_upstream(name: str, level: str) -> None:
+def test_upstream_and_xdsl_verify_functions(name: str, level: str) -> None:
     compiled = cm.compile(MASKS[name](300, 300))
     source = compiled.program if level == "mask" else compiled.program.transposed
-    upstream_mlir.verify(descriptor(Source(source.intervals, 128, source.room.shared)))
+    text = descriptor(Source(source.intervals, 128, source.room.shared))
+    upstream_mlir.verify(text)
+    module = Parser(make_context(), text).parse_module()
+    module.verify()
+    assert str(Parser(make_context(), str(module)).parse_module()) == str(module)

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from catalogue import CATALOGUE
 from compare import random_inputs
 
 import compilemask as cm
+from compilemask.lowering.tiling_to_scf import descriptor
 from compilemask.lowering.tiling_to_scf.attention import attention
 from compilemask.lowering.tiling_to_scf.attention_backward_keys import attention_backward_keys
 from compilemask.lowering.tiling_to_scf.attention_backward_queries import attention_backward_queries
@@ -159,6 +161,14 @@ def test_compiled_within_half_a_second(emit: Callable[[int, Blocks], str]) -> No
         host_code._compiled(emit(64, Blocks.choose(512)), emit.__name__)
         times.append(time.process_time() - start)
     assert min(times) < 0.5
+
+
+def test_descriptors_of_the_longest_mask_are_compiled_within_half_a_second() -> None:
+    compiled = cm.compile(CATALOGUE["sliding_tile3d"].make(300, 300)).program
+    text = descriptor.descriptor(descriptor.Source(compiled.intervals, 128, compiled.room.shared))
+    start = time.process_time()
+    host_code._compiled(text, descriptor.NAME)
+    assert time.process_time() - start < 0.5
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="there is no procfs to read memory from")

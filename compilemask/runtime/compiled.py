@@ -21,7 +21,12 @@ from compilemask.lowering.patch_choice import PatchChoice, choose_patches, lie_o
 from compilemask.lowering.patch_grid import Patches
 from compilemask.passes.observers import printed
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.kernel_text import attention_kernel_text, check_kernel_request, descriptor_kernels
+from compilemask.runtime.kernel_text import (
+    attention_kernel_text,
+    check_kernel_request,
+    descriptor_kernels,
+    host_functions,
+)
 from compilemask.runtime.launch import current_stream
 from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter, image_parameters
 from compilemask.runtime.program import Program, forget_programs, program_for
@@ -29,7 +34,7 @@ from compilemask.runtime.requirements import check_values
 from compilemask.runtime.target import parse_target
 from compilemask.runtime.validate import check_lengths, check_patches, check_rows
 
-LEVELS = ("mask", "interval", "tiling", "ttir", "ttgir", "llir", "ptx")
+LEVELS = ("mask", "interval", "tiling", "scf", "ttir", "ttgir", "llir", "ptx")
 
 
 class Compiled:
@@ -106,7 +111,8 @@ class Compiled:
 
         Args:
             level: mask, interval or tiling; or ttir, ttgir, llir or ptx for the kernels that build the mask's
-                descriptor (count, fill, patterns) and the one that follows it (attention), each under a heading.
+                descriptor (count, fill, patterns) and the one that follows it (attention), each under a heading; or scf
+                for the functions that do so on the CPU, in float32 and for vectors of 512 bits.
             target: such as 'cuda:90', for ttgir, llir and ptx. For ttir it is optional: it decides the block sizes of
                 the attention kernel, those of cuda:90 if not given.
             head_dim: D of the attention kernel, 1 to 256.
@@ -115,6 +121,7 @@ class Compiled:
         Raises:
             TargetError: the level or the target is unknown, or the level does not exist for the target.
             ShapeError, DTypeError: there is no attention kernel for this head_dim or dtype.
+            LoweringError: the mask's arithmetic has no form on the CPU.
         """
         if level not in LEVELS:
             raise TargetError(f"unknown level {level!r}, expected one of {', '.join(LEVELS)}")
@@ -123,8 +130,11 @@ class Compiled:
         if level in ("mask", "interval", "tiling"):
             return printed(getattr(self.program, f"{level}_module"))
         check_kernel_request(level, target, head_dim, dtype)
-        texts = descriptor_kernels(self.program, level, target)
-        texts["attention"] = attention_kernel_text(level, target, head_dim, dtype)
+        if level == "scf":
+            texts = host_functions(self.program, head_dim)
+        else:
+            texts = descriptor_kernels(self.program, level, target)
+            texts["attention"] = attention_kernel_text(level, target, head_dim, dtype)
         return "\n".join(f"// {name}\n{text}" for name, text in texts.items())
 
     # ---- descriptors and attention ----

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from compilemask.errors import DTypeError, ShapeError, TargetError
+from compilemask.lowering.tiling_to_scf import descriptor
+from compilemask.lowering.tiling_to_scf.attention import SIGNATURE, attention
+from compilemask.lowering.tiling_to_scf.attention_frame import Blocks
 from compilemask.passes.observers import printed
 from compilemask.runtime.compile_kernel import DEFAULT, Options, compile_for
 from compilemask.runtime.target import parse_target
@@ -51,7 +54,7 @@ def check_kernel_request(level: str, target: str | None, head_dim: int, dtype: t
     from compilemask.runtime.attention_cuda import ELEMENTS
 
     if target is None:
-        if level != "ttir":
+        if level not in ("scf", "ttir"):
             raise TargetError(f"{level} depends on a target; give one such as target={DEFAULT_TARGET!r}")
     elif parse_target(target).backend != "cuda" and level == "ptx":
         raise TargetError(f"ptx is code for a cuda target, got {target!r}; llir is the last level for others")
@@ -72,6 +75,18 @@ def attention_kernel_text(level: str, target: str | None, head_dim: int, dtype: 
 
     kernel = attention_kernel(head_dim, dtype, target or DEFAULT_TARGET)
     return _at(kernel.text, level, target, kernel.options)
+
+
+def host_functions(program: Program, head_dim: int) -> dict[str, str]:
+    """The functions that build a mask's descriptor on the CPU and follow it, by name.
+
+    Raises LoweringError if the mask's arithmetic has no form there.
+    """
+    source = descriptor.Source(program.intervals, program.tiles.shape.rows.data, program.room.shared)
+    return {
+        descriptor.NAME: descriptor.descriptor(source),
+        SIGNATURE.name: attention(head_dim, Blocks.choose(vector_bits=512)),
+    }
 
 
 def _at(text: str, level: str, target: str | None, options: Options) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from xdsl.passes import ModulePass
 
 LEVELS_WITHOUT_KERNELS = ("mask", "interval", "tiling")
-LEVELS = (*LEVELS_WITHOUT_KERNELS, "ttir", "ttgir", "llir", "ptx")
+LEVELS = (*LEVELS_WITHOUT_KERNELS, "scf", "ttir", "ttgir", "llir", "ptx")
 
 
 def add_lower(parser: argparse.ArgumentParser) -> None:

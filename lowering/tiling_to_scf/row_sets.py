@@ -144,20 +144,21 @@ class MaskRow:
         return [self.fb.convert("trunci", word, I32) for word in words]
 
     def _asked(self, between: interval.BetweenOp, start: Value) -> list[Value]:
-        """Bits of the keys that the predicate shows."""
-        fb, body = self.fb, between.body.block
-        with fb.for_loop(fb.constant(0), fb.constant(KEYS // 8), 1, [fb.constant(0, I64)] * PATTERN_ROW_WORDS) as loop:
-            words = list(loop.carried)
-            group = fb.integer(loop.index, I64)
-            for key in range(8):
-                scope = self.scope.nested({body.args[0]: self.scope[self._row], body.args[1]: start + group * 8 + key})
+        """Bits of the keys that the predicate shows. It is written once: it may be long."""
+        fb, body, one = self.fb, between.body.block, self.fb.constant(1, I64)
+        words = fb.scratch(PATTERN_ROW_WORDS, I64)
+        with fb.for_loop(fb.constant(0), fb.constant(PATTERN_ROW_WORDS)) as of_word:
+            first = start + (fb.integer(of_word.index, I64) << 1)
+            with fb.for_loop(fb.constant(0), fb.constant(32), 1, [fb.constant(0, I64)]) as of_bit:
+                bit = fb.integer(of_bit.index, I64)
+                key = first + ((bit >> 1) << 3) + (bit & one)
+                scope = self.scope.nested({body.args[0]: self.scope[self._row], body.args[1]: key})
                 scope.run(body)
                 last = body.last_op
                 assert isinstance(last, interval.YieldOp)
-                visible = fb.integer(scope[last.visible], I64)
-                words[key >> 1] = words[key >> 1] | (visible << (group * 2 + (key & 1)))
-            loop.yield_(*words)
-        return loop.results
+                of_bit.yield_(of_bit.carried[0] | (fb.integer(scope[last.visible], I64) << bit))
+            fb.store(of_bit.results[0], words, of_word.index)
+        return [fb.load(words, fb.constant(word)) for word in range(PATTERN_ROW_WORDS)]
 
 
 def keys_below(fb: FunctionBuilder, limit: Value) -> list[Value]:
