@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,31 @@ def test_bad_input_is_one_line_and_status_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert message in fails(arguments, capsys)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "compilemask", "lower", "causal"]
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert result.returncode == 2
+    assert result.stderr == "compilemask: the output: No space left on device\n"
+
+
+def test_an_interrupted_command_says_nothing() -> None:
+    command, pipe = [sys.executable, "-m", "compilemask", "verify", "-"], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        time.sleep(3)  # it waits for its input
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_only_main_imports_what_takes_time() -> None:
+    """Ctrl-C while that is imported gives no traceback either."""
+    code = "import sys, compilemask.tools.cli; print({'argparse', 'xdsl', 'numpy'} & sys.modules.keys())"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "set()\n"
 
 
 def test_unexpected_error_hints_at_the_traceback(

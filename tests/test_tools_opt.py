@@ -70,6 +70,13 @@ def test_missing_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert "missing.mlir" in capsys.readouterr().err
 
 
+def test_text_in_another_encoding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mask.mlir").write_bytes(b"\xff\xfe")
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "mask.mlir")])
+    assert capsys.readouterr().err == "compilemask-opt: the input is not UTF-8 text\n"
+
+
 def test_what_passes_do_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

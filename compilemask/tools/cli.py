@@ -16,18 +16,14 @@ Exit status: 0 done; 1 something is missing (`doctor`), wrong (`prove`, `verify`
 
 from __future__ import annotations
 
-import argparse
+# All the rest is imported within `main`, so that it may be interrupted there too.
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from compilemask import __version__
-from compilemask.errors import CompileMaskError, IRError
-from compilemask.tools.arguments import add_mask, length, mask_of, module_of
-from compilemask.tools.examples import EXAMPLES
-from compilemask.tools.explain import add_explain
-from compilemask.tools.inspect import add_inspect
-from compilemask.tools.lower import add_lower
+if TYPE_CHECKING:
+    import argparse
 
 TRACEBACK = "COMPILEMASK_TRACEBACK"
 
@@ -52,13 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _message(error: Exception) -> str:
+    from compilemask.errors import CompileMaskError, IRError
+
     text = " ".join(str(error).split())
     if isinstance(error, IRError):  # starts with file:line:column
         return f"{text}\n{error.excerpt}" if error.excerpt else text
     if isinstance(error, CompileMaskError):
         return f"compilemask: {text}"
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"compilemask: {error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"compilemask: {error.filename or 'the output'}: {error.strerror}"
     return f"compilemask: unexpected {type(error).__name__}: {text[:300]} (set {TRACEBACK}=1 to see where)"
 
 
@@ -66,6 +64,14 @@ def _message(error: Exception) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
+    import argparse
+
+    from compilemask import __version__
+    from compilemask.tools.arguments import add_mask, length
+    from compilemask.tools.explain import add_explain
+    from compilemask.tools.inspect import add_inspect
+    from compilemask.tools.lower import add_lower
+
     parser = argparse.ArgumentParser(prog="compilemask", description="Attention masks, compiled.")
     parser.add_argument("--version", action="version", version=f"compilemask {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
@@ -115,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _draw(options: argparse.Namespace) -> int:
+    from compilemask.tools.arguments import mask_of
     from compilemask.tools.draw import FULL, PARTIAL, draw
 
     mask = mask_of(options)
@@ -140,18 +147,22 @@ def _diff(options: argparse.Namespace) -> int:
 def _prove(options: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from compilemask.tools.arguments import module_of
     from compilemask.tools.prove import report
 
     return 0 if report(module_of(options), Console(highlight=False), options.timeout) else 1
 
 
 def _verify(options: argparse.Namespace) -> int:
+    from compilemask.tools.arguments import module_of
     from compilemask.tools.verify import report
 
     return 0 if report(module_of(options), options.trials, options.seed, dict(options.param)) else 1
 
 
 def _list(options: argparse.Namespace) -> int:
+    from compilemask.tools.examples import EXAMPLES
+
     width = max(map(len, EXAMPLES))
     for example in EXAMPLES.values():
         print(f"{example.name:{width}}  {example.summary}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,8 +76,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command: faults in the input go to stderr in a few lines."""
     try:
         Driver(arguments).run()
+    except BrokenPipeError:  # the reader of our output has gone; so has the need for it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        sys.exit(130)
     except IRError as error:
         print("\n".join(filter(None, (f"compilemask-opt: {error}", error.excerpt))), file=sys.stderr)
+        sys.exit(1)
+    except UnicodeDecodeError:
+        print("compilemask-opt: the input is not UTF-8 text", file=sys.stderr)
         sys.exit(1)
     except (ParseError, DiagnosticException, CompileMaskError, OSError, ValueError) as error:
         print(f"compilemask-opt: {error}", file=sys.stderr)
