@@ -28,15 +28,15 @@ def test_positions(grid: PatchGrid) -> None:
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
-def test_ragged_tiles(grid: PatchGrid) -> None:
-    kb = KernelBuilder("ragged", [Arg("out", ptr(i32)), *geometry_arguments(grid.patch)])
+def test_positions_of_tiles(grid: PatchGrid) -> None:
+    kb = KernelBuilder("existing", [Arg("out", ptr(i32)), *geometry_arguments(grid.patch)])
     tile = kb.program_id(0)
-    kb.store(kb.arg("out") + tile, kb.cast(PatchOrder(kb, grid.patch).is_ragged(tile), i32))
+    kb.store(kb.arg("out") + tile, PatchOrder(kb, grid.patch).existing(tile))
     out = np.full(grid.tiles, -7, np.int32)
     run_kernel(kb.finish(), (grid.tiles, 1, 1), [out, grid.origin, grid.length, *grid.sizes], seed=0)
     behind = np.full(grid.tiles * grid.tile - grid.total, MISSING)
     places = np.concatenate([grid.positions, behind]).reshape(grid.tiles, grid.tile)
-    assert out.tolist() == (places == MISSING).any(axis=1).astype(int).tolist()
+    assert out.tolist() == (places != MISSING).sum(axis=1).tolist()
 
 
 def test_no_patches_need_no_geometry() -> None:

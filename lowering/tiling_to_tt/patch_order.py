@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from math import prod
-from operator import mul, or_
+from operator import mul
 
 from compilemask.lowering.tiling_to_tt.builder import Arg, KernelBuilder, Value, i32
 
@@ -49,16 +49,14 @@ class PatchOrder:
         """The first position of a tile behind the image."""
         return self.end + (tile - self.first_behind) * self.tile
 
-    def is_ragged(self, tile: Value) -> Value:
-        """i1: some positions of a tile are missing."""
+    def existing(self, tile: Value) -> Value:
+        """How many positions a tile has."""
+        kb = self.kb
         is_before, is_behind = tile < self.before_tiles, tile >= self.first_behind
-        ragged = [
-            is_before & (tile * self.tile + self.tile > self.origin),
-            is_behind & (self.row_behind(tile) + self.tile > self.length),
-        ]
-        for first, step, size in zip(self.corner(tile), self.patch, self.sizes, strict=True):
-            ragged.append(~(is_before | is_behind) & (first + step > size))
-        return reduce(or_, ragged)
+        sides = zip(self.patch, self.sizes, self.corner(tile), strict=True)
+        in_image = reduce(mul, [kb.minimum(size - first, step) for step, size, first in sides])
+        left = kb.where(is_before, self.origin - tile * self.tile, self.length - self.row_behind(tile))
+        return kb.where(is_before | is_behind, kb.minimum(left, self.tile), in_image)
 
     def positions(self, tile: Value, inside: Value) -> tuple[Value, Value]:
         """Which positions stand in places `inside` a tile, and whether there are any (i1): both of `inside`'s shape."""

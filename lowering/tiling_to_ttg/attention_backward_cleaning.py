@@ -25,7 +25,7 @@ BOTH = 256
 def clean_keys(frame: Frame, part: int, tile: KeyTile) -> None:
     """Zeroes a warpgroup's keys and values that no query sees, if there may be any in the tile."""
     kb = frame.kb
-    existing = kb.minimum(kb.arg("keys") - tile.number * TILE, TILE)
+    existing = frame.keys.existing(tile.number * TILE, TILE)
     with kb.if_else(visits_of(frame, tile, kb.constant(0, i32)).surely_seen < existing) as some, some.then():
         seen = kb.convert_layout(_seen(frame, part, tile), slice_of(frame.layouts.rows, 1)) != 0
         for source in (frame.key, frame.value):

@@ -66,10 +66,14 @@ class TileOrder:
 
     def is_ragged(self, first: Value, rows: int) -> Value:
         """i1: some of the rows of the tile in places from `first` on do not exist."""
+        return first + rows > self.length if self.patch is None else self.existing(first, rows) < rows
+
+    def existing(self, first: Value, rows: int) -> Value:
+        """How many of the rows of that tile exist."""
         if self.patch is None:
-            return first + rows > self.length
+            return self.kb.minimum(self.length - first, rows)
         order, tile, _ = self._tile_of(first, self.patch)
-        return order.is_ragged(tile)
+        return order.existing(tile)
 
     def box(self, batch: Value, head: Value, first: Value) -> Box:
         """The box of rows in places from `first` on: whole slices of a patch, if they lie in one."""
