@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from catalogue import CATALOGUE
 from descriptor_checks import check_against_dense
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interval_samples import SAMPLES
 from sample_masks import MASKS
+from strategies import Case, cases
 from test_descriptor_build_cpu import built, dense, roomy
+from test_from_mask_mod_random import formulas, mask_mod_of
 from xdsl.parser import Parser
 
 import compilemask as cm
@@ -36,14 +38,18 @@ def function_of(name: str, rows: int) -> HostFunction:
     return function
 
 
+def of_masks(compiled: cm.Compiled, queries: int, keys: int) -> tuple[Layout, list[list[Any]]]:
+    """The layout, and the arguments of each mask."""
+    layout = compiled.program.layout(compiled.parameters, queries, keys)
+    masks = [divmod(g, layout.heads) for g in range(layout.masks)]
+    return layout, [[parameter.of_mask(*mask) for parameter in compiled.parameters] for mask in masks]
+
+
 def compiled_build(compiled: cm.Compiled, queries: int, keys: int) -> Descriptor | None:
     """By the compiled function alone."""
-    layout = compiled.program.layout(compiled.parameters, queries, keys)
     function = compiled.program._host_function
     assert function is not None
-    masks = [divmod(g, layout.heads) for g in range(layout.masks)]
-    arguments = [[parameter.of_mask(*mask) for parameter in compiled.parameters] for mask in masks]
-    return build_cpu_jit.build(function, layout, arguments)
+    return build_cpu_jit.build(function, *of_masks(compiled, queries, keys))
 
 
 def assert_equal(found: Descriptor | None, expected: Descriptor) -> None:
@@ -89,6 +95,30 @@ def test_any_lengths(name: str, queries: int, keys: int) -> None:
     assert_equal(found, built(name, queries, keys))
 
 
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@given(cases(depth=2))
+def test_composed_masks(case: Case) -> None:
+    compiled = cm.compile(case.mask)
+    # Also at lengths that the mask does not fit, as other levels are.
+    expected = compiled.program._build_in_numpy(*of_masks(compiled, case.queries, case.keys))
+    assert_equal(compiled_build(compiled, case.queries, case.keys), expected)
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@given(formulas)
+def test_mask_mods(formula: str) -> None:
+    """A build gives way where a number leaves 32 bits, or where numbers are shifted by others."""
+    compiled = cm.compile(cm.from_mask_mod(mask_mod_of(formula)))
+    if compiled.program._host_function is None:
+        return
+    try:
+        expected = compiled.descriptor(137, 200)
+    except MaskError:
+        return
+    if (found := compiled_build(compiled, 137, 200)) is not None:
+        assert_equal(found, expected)
+
+
 def test_too_little_room_is_left_to_the_other_build() -> None:
     layout = Layout(1, 1, 1000, 1000, 128, 5, 3, shared=False)
     assert build_cpu_jit.build(function_of("causal", 128), layout, [()]) is None
@@ -110,11 +140,8 @@ def test_division_by_zero_is_zero() -> None:
 
 def test_compiled_once_builds_have_taken_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "WORTH_COMPILING", -1.0)
-    offsets = torch.tensor([0, 100, 230, 300])
-    compiled = cm.compile(cm.document(offsets) & cm.causal())
-    expected = compiled.program._build_in_numpy(
-        compiled.program.layout(compiled.parameters, 300, 300), [[offsets.numpy().astype(np.int32)]]
-    )
+    compiled = cm.compile(cm.document(torch.tensor([0, 100, 230, 300])) & cm.causal())
+    expected = compiled.program._build_in_numpy(*of_masks(compiled, 300, 300))
     monkeypatch.setattr(type(compiled.program), "_build_in_numpy", None)
     assert_equal(compiled.descriptor(300), expected)
 
