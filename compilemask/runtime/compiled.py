@@ -171,8 +171,7 @@ class Compiled:
             check_rows(rows)
         if patches is not None:
             check_patches(patches, queries, keys, rows)
-            if not lie_on_raster(self.program.intervals, self._known, patches):
-                raise ShapeError(f"the lines of @{self.name} are not those of a raster of {patches.sizes}")
+            self._check_raster(patches)
         return self.descriptor_on(indexed(torch.device(device)), queries, keys, rows, patches)
 
     def descriptor_on(
@@ -233,6 +232,16 @@ class Compiled:
     @cached_property
     def _choices(self) -> dict[int, PatchChoice | None]:
         return {}
+
+    def _check_raster(self, patches: Patches) -> None:
+        if patches not in self._known_rasters:
+            if not lie_on_raster(self.program.intervals, self._known, patches):
+                raise ShapeError(f"the lines of @{self.name} are not those of a raster of {patches.sizes}")
+            self._known_rasters.add(patches)
+
+    @cached_property
+    def _known_rasters(self) -> set[Patches]:
+        return set()
 
     @property
     def _known(self) -> list[int | None]:

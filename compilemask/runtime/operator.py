@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 
+from compilemask.lowering.patch_grid import Patches
 from compilemask.runtime import gradient
 from compilemask.runtime.attention_cpu import attention_cpu
 from compilemask.runtime.autocast import autocast
@@ -19,7 +20,7 @@ from compilemask.runtime.compiled import Compiled, compile
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.descriptor_operator import descriptor_tensors
 from compilemask.runtime.direct import is_direct
-from compilemask.runtime.hopper import attention_gpu, best_rows
+from compilemask.runtime.hopper import attention_gpu, best_rows, takes_patches
 from compilemask.runtime.scoring import Scoring
 from compilemask.runtime.validate import (
     Problem,
@@ -30,6 +31,7 @@ from compilemask.runtime.validate import (
     check_score_gradient,
     check_tensors,
     check_transposed,
+    check_unpatched,
     known_problem,
     needs_gradient,
 )
@@ -113,15 +115,25 @@ def _descriptor(tensors: Sequence[torch.Tensor], q: torch.Tensor, k: torch.Tenso
 def descriptor_for(
     mask: Mask | Compiled, problem: Problem, inputs: _Inputs, with_gradient: bool, is_scored: bool
 ) -> Descriptor:
-    """The mask's descriptor, once the mask is known to fit, in tiles of the rows that the kernel computes at once."""
+    """The mask's descriptor, once the mask is known to fit, in the tiles that the kernel for these inputs takes."""
     compiled, device = compile(mask), inputs[0].device
     check_mask_shape(compiled.batch_shape, problem.batch, problem.query_heads)
-    if with_gradient:
-        return compiled.descriptor(problem.queries, problem.keys, device, gradient=True)
     # Only tensors of PyTorch's own have addresses, on which the choice of a kernel depends.
     is_plain = all(type(x) is torch.Tensor for x in inputs) and not torch._C._are_functorch_transforms_active()
-    rows = best_rows(*inputs) if device.type == "cuda" and is_plain and not is_scored else None
-    return compiled.descriptor_on(device, problem.queries, problem.keys, rows)
+    has_choice = device.type == "cuda" and is_plain and not is_scored
+    patches = _patches_for(compiled, problem, inputs) if has_choice else None
+    if with_gradient:
+        return compiled.descriptor(problem.queries, problem.keys, device, gradient=True, patches=patches)
+    rows = best_rows(*inputs) if has_choice and patches is None else None
+    return compiled.descriptor_on(device, problem.queries, problem.keys, rows, patches)
+
+
+def _patches_for(compiled: Compiled, problem: Problem, inputs: _Inputs) -> Patches | None:
+    """The patches that tiles should be, if the kernel for these inputs on a GPU loads them from where they lie."""
+    choice = compiled.patches_for(problem.queries, problem.keys)
+    if choice is None or choice.patches is None or not takes_patches(*inputs, choice.patches):
+        return None
+    return choice.patches
 
 
 def _directly(
@@ -228,6 +240,8 @@ def attention(
     if isinstance(mask, Descriptor):
         if with_gradient:
             check_transposed(mask)
+        if score is not None:
+            check_unpatched(mask)
         tensors = mask.tensors
     else:
         tensors = _tensors_for(mask, problem, (q, k, v), with_gradient, score is not None)

@@ -191,6 +191,12 @@ def check_descriptor(layout: Layout, device: torch.device, problem: Problem, whe
     check_mask_shape(layout.batch_shape, problem.batch, problem.query_heads)
 
 
+def check_unpatched(descriptor: Descriptor) -> None:
+    """Raise DescriptorError if positions are in patched order, in which a score modification cannot count them."""
+    if descriptor.layout.patches is not None:
+        raise DescriptorError("modified scores need a descriptor whose tiles are no patches")
+
+
 def check_score(score: Score, problem: Problem, where: torch.device, return_lse: bool) -> Scoring:
     """A score modification as an attention on device `where` takes it. Raises ScoreError unless it fits."""
     plan = getattr(score, "plan", None)
