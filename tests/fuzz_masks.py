@@ -16,11 +16,16 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from strategies import Case, cases
 from test_from_mask_mod_random import SIZES, check_formula, formulas
+from test_interval_patch import Case as PatchedCase
+from test_interval_patch import check as check_patched
+from test_interval_patch import patched_cases
 from test_levels_agree import check_levels
 
 ROUND = 250
 MASK_MODS_EVERY = 5
 """One round of so many is of mask_mods, which take longer."""
+PATCHES_EVERY = 7
+"""One round of so many others is of masks in patched order."""
 
 budget = settings(
     max_examples=ROUND,
@@ -43,6 +48,16 @@ def round_of(number: int) -> tuple[str, Callable[[], None]]:
             check_formula(formula, size)
 
         return "mask_mods", mask_mods
+
+    if number % PATCHES_EVERY == 0:
+
+        @seed(number)
+        @budget
+        @given(patched_cases(), st.booleans())
+        def in_patches(case: PatchedCase, transposed: bool) -> None:
+            check_patched(case, transposed)
+
+        return "masks in patched order", in_patches
 
     @seed(number)
     @budget

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from strategies import cases
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.transforms.canonicalize import CanonicalizePass
 from xdsl.transforms.common_subexpression_elimination import CommonSubexpressionElimination
@@ -14,6 +17,7 @@ import compilemask as cm
 from compilemask.dialects.semantics import interval as semantics
 from compilemask.errors import LoweringError
 from compilemask.lowering import pipeline
+from compilemask.lowering.patch_choice import lie_on_raster
 from compilemask.lowering.patch_grid import Patches
 from compilemask.passes.interval_patch import IntervalPatchPass, patches_of
 
@@ -60,10 +64,8 @@ def patched(module: ModuleOp, case: Case) -> ModuleOp:
     return pipeline.apply(module, [IntervalPatchPass(keys=case.keys, queries=case.queries), *CLEAN_UP])
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("name", CASES)
-def test_equals_the_mask(name: str, transposed: bool) -> None:
-    case = CASES[name]
+def check(case: Case, transposed: bool = False) -> None:
+    """Patched order shows the same pairs, and no missing key."""
     patches, compiled = case.patches, cm.compile(case.mask)
     dense = case.mask.dense(patches.length, patches.length).numpy()
     if transposed:
@@ -77,6 +79,42 @@ def test_equals_the_mask(name: str, transposed: bool) -> None:
         np.testing.assert_array_equal(found[rows >= 0], expected[rows >= 0])
         assert not found[:, columns < 0].any(), "a missing key is seen"
         semantics.check_normal_form(func, arguments, len(rows), len(columns))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_equals_the_mask(name: str, transposed: bool) -> None:
+    check(CASES[name], transposed)
+
+
+SHAPES = [((8, 16), (8, 16)), ((4, 32), (16, 8)), ((12, 16), (8, 16)), ((2, 8, 8), (2, 8, 8)), ((1, 8, 16), (4, 4, 8))]
+
+
+@st.composite
+def patched_cases(draw: st.DrawFn) -> Case:
+    """Random masks with their own image in patches, or with any image if they speak of none."""
+    mask = draw(cases(depth=2)).mask
+    queries, keys = draw(st.sampled_from(SHAPES))
+    images = {limit.image({p.name: p.value for p in mask.parameters}) for limit in mask.limits}
+    origin, sizes = next((image for image in images if image), (draw(st.integers(0, 150)), None))
+    if sizes is None:
+        width = draw(st.integers(1, 40))
+        sizes = (draw(st.integers(1, 300 // width + 1)), width)
+    if len(queries) == 3:
+        frames = draw(st.sampled_from([n for n in range(1, sizes[0] + 1) if sizes[0] % n == 0]))
+        sizes = (frames, sizes[0] // frames, sizes[1])
+    case = Case(mask, origin, sizes, draw(st.integers(0, 140)), queries, keys)
+    compiled = cm.compile(mask)
+    known = [p.value if isinstance(p.value, int) else None for p in compiled.parameters]
+    for program in (compiled.program, compiled.transposed.program):
+        assume(lie_on_raster(program.intervals, known, case.patches))
+    return case
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(patched_cases(), st.booleans())
+def test_random_masks(case: Case, transposed: bool) -> None:
+    check(case, transposed)
 
 
 def test_missing_rows_see_what_neighbours_see() -> None:
