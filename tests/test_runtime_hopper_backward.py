@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +13,7 @@ from compare import assert_close, dense_attention, dense_gradients, random_input
 from patch_cases import parts
 from sample_masks import MASKS
 from test_hopper_kernel import ELEMENT, storage
-from test_runtime_backward_kernels import CHANGES, launch_in_numpy, memory_at
+from test_runtime_backward_kernels import CHANGES, HELD_IN, launch_in_numpy, memory_at
 from xdsl.dialects.builtin import ModuleOp
 
 import compilemask as cm
@@ -24,7 +24,8 @@ from compilemask.dialects.triton.types import PointerType
 from compilemask.errors import DescriptorError
 from compilemask.lowering.patch_grid import Patches, PatchGrid
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
-from compilemask.runtime import attention_backward_cuda, hopper_backward
+from compilemask.lowering.tiling_to_ttg.attention_backward_queries import HopperQueriesConfig, emit_backward_queries
+from compilemask.runtime import attention_backward_cuda, hopper_backward, hopper_backward_queries
 from compilemask.runtime.gradient_inputs import GradientInputs
 from compilemask.runtime.hopper_backward import attention_backward_hopper
 
@@ -45,13 +46,30 @@ def launch(kernel: ModuleOp | str, grid: tuple[int, int, int], device: torch.dev
     given: list[Any] = []
     for value, argument, attributes in zip(arguments, func.body.block.args, func.arg_attrs.data, strict=True):
         is_map = TMA_ARGUMENT in attributes.data
-        is_pointer = isinstance(argument.type, PointerType) and not is_map
-        given.append(memory_at(value, np.int32) if is_pointer else value)
+        if isinstance(argument.type, PointerType) and not is_map:
+            value = memory_at(value, HELD_IN[argument.type.pointee_type])
+        given.append(value)
     run_kernel(kernel, grid, given, seed=0)
 
 
 def maps_of(x: torch.Tensor, rows: int, grid: PatchGrid | None) -> list[TensorMap]:
     return [TensorMap(part) for part in ([storage(x)] if grid is None else parts(x, grid, storage))]
+
+
+class NumpyMaps:
+    """What lies at an address, as the kernels of queries see it."""
+
+    def __init__(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, rows: int) -> None:
+        self.shape, self.stride, self.rows = shape, [2 * step for step in stride], rows
+
+    def __getitem__(self, address: int) -> TensorMap:
+        memory = memory_at(address, np.float16)
+        return TensorMap(np.lib.stride_tricks.as_strided(memory, self.shape, self.stride))
+
+
+@lru_cache
+def queries_kernel(head_dim: int, dtype: torch.dtype, config: HopperQueriesConfig, device: int | None) -> ModuleOp:
+    return emit_backward_queries(head_dim, ELEMENT[dtype], config)
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +82,11 @@ def _on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopper_backward, "_kernel", kernel)
     monkeypatch.setattr(hopper_backward, "_map", lambda x, rows, columns=None: TensorMap(storage(x)))
     monkeypatch.setattr(hopper_backward, "_maps_of", maps_of)
+    hopper_backward_queries.forget()
+    monkeypatch.setattr(hopper_backward_queries, "launch", launch)
+    monkeypatch.setattr(hopper_backward_queries, "TensorMaps", NumpyMaps)
+    monkeypatch.setattr(hopper_backward_queries, "queries_binary", lru_cache(lambda *_: None))
+    monkeypatch.setattr(hopper_backward_queries, "_kernel", queries_kernel)
 
 
 def check(

@@ -27,6 +27,7 @@ from compilemask.runtime.driver import Argument, Kernel
 from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
 from compilemask.runtime.gradient_memory import gradient_like
 from compilemask.runtime.hopper import has_hopper_kernel
+from compilemask.runtime.hopper_backward_queries import queries_plan
 from compilemask.runtime.hopper_compile import HOPPER, compile_gpu_text, gpu_text
 from compilemask.runtime.launch import launch
 from compilemask.runtime.patch_maps import PatchMaps, geometry_of, has_patch_maps, patch_shapes_of
@@ -72,7 +73,7 @@ def attention_backward_hopper(inputs: GradientInputs, config: HopperBackwardConf
     sums = query.new_zeros(shape, dtype=torch.float32) if config.sums_queries else None
     _launch_keys(config, tensors, numbers, sums, others, inputs.transposed, inputs.scale)
     if sums is None:
-        launch_queries([*tensors, grad_query], numbers, inputs)
+        _launch_queries([*tensors, grad_query], numbers, inputs)
     else:
         _launch_total(sums, grad_query, inputs.transposed, inputs.scale)
     delta = numbers[1][..., : query.shape[2]]
@@ -126,6 +127,15 @@ def _launch_keys(
     ]
     kernel = _kernel(kernel_head_dim(head_dim) or head_dim, query.dtype, config, query.device.index)
     launch(kernel, (layout.query_tiles, key_heads, batch), query.device, arguments)
+
+
+def _launch_queries(tensors: Sequence[torch.Tensor], numbers: Sequence[torch.Tensor], inputs: GradientInputs) -> None:
+    """By the kernel for Hopper, else by the portable one; the last of `tensors` is the output."""
+    plan = queries_plan(tensors, numbers[0].shape[2], inputs.descriptor)
+    if plan is None:
+        launch_queries(tensors, numbers, inputs)
+    else:
+        plan.launch(tensors, numbers, inputs.descriptor, inputs.scale)
 
 
 def _launch_total(sums: torch.Tensor, gradient: torch.Tensor, transposed: Descriptor, scale: float) -> None:

@@ -151,7 +151,7 @@ def open_frame(kb: GpuKernelBuilder, head_dim: int, element_type: AnyFloat, conf
         head_dim,
         element_type,
         config,
-        Layouts(wgmma(config.queries), wgmma(head_dim), _rows_layout(head_dim)),
+        Layouts(wgmma(config.queries), wgmma(head_dim), rows_layout(head_dim)),
         TileOrder(kb, "queries", config.query_patch),
         TileOrder(kb, "keys", config.key_patch, of_keys=True),
         query=source("q", queries, config.query_patch, stages),
@@ -171,7 +171,8 @@ def open_frame(kb: GpuKernelBuilder, head_dim: int, element_type: AnyFloat, conf
     return frame
 
 
-def _rows_layout(head_dim: int) -> BlockedLayout:
+def rows_layout(head_dim: int) -> BlockedLayout:
+    """Of rows [n, D] of a buffer, 16 bytes a thread."""
     lanes = head_dim // 8
     return BlockedLayout.of([1, 8], [32 // lanes, lanes], [4, 1], [1, 0])
 

@@ -19,6 +19,7 @@ from compilemask.runtime.attention_cuda import ELEMENTS
 from compilemask.runtime.gradient_inputs import GradientInputs
 from compilemask.runtime.hopper import has_hopper_kernel
 from compilemask.runtime.hopper_backward import attention_backward_hopper
+from compilemask.runtime.hopper_backward_queries import queries_plan
 
 if torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0):
     pytest.skip("needs sm_90", allow_module_level=True)
@@ -107,6 +108,13 @@ def test_deterministic_runs_are_equal_bit_by_bit(name: str, dim: int) -> None:
         torch.use_deterministic_algorithms(False)
     for run in runs[1:]:
         assert all(torch.equal(a, b) for a, b in zip(runs[0], run, strict=True))
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_queries_have_a_kernel_that_sums_nothing_in_memory(dim: int) -> None:
+    q, k, v = random_inputs(2, 8, 4, 1500, 1500, dim, torch.bfloat16, "cuda")
+    descriptor = cm.compile(cm.causal()).descriptor(1500, 1500, q.device, gradient=True)
+    assert queries_plan([q, k, v, q, q], 1536, descriptor) is not None
 
 
 @pytest.mark.parametrize("dim", [64, 128])

@@ -1,0 +1,130 @@
+"""A consumer of the kernel for gradients of queries: one warpgroup that sums those of 64 queries.
+
+S = Q K^T and dP = dO V^T come out of the tensor cores as the slopes dS that dQ = dS K takes from registers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from xdsl.dialects.builtin import f32, i32
+
+from compilemask.lowering.tiling_to_tt.builder import Value
+from compilemask.lowering.tiling_to_ttg.attention_backward_queries_cleaning import clean_keys
+from compilemask.lowering.tiling_to_ttg.attention_backward_queries_frame import (
+    Frame,
+    Patterns,
+    QueryTile,
+    numbers_of,
+    own_tile,
+)
+from compilemask.lowering.tiling_to_ttg.attention_backward_step import BITS_PER_HALF
+from compilemask.lowering.tiling_to_ttg.attention_bits import visible
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_softmax import LOG2_E
+from compilemask.lowering.tiling_to_ttg.builder import dot_operand
+
+
+class State(NamedTuple):
+    """Between two steps: the sum [64, D] f32 of a warpgroup's queries, and the number of the next step."""
+
+    total: Value
+    number: Value
+
+
+class Rows(NamedTuple):
+    """What belongs to a warpgroup's queries, [64, 1] f32."""
+
+    tile: QueryTile
+    part: int
+    shift: Value
+    delta: Value
+
+
+class Masking(NamedTuple):
+    """Of a step of a partial tile: its pattern, the words [64, 4] of it, and the step's first key in the sequence."""
+
+    pattern: Value
+    words: Value
+    first: Value
+
+
+def run_consumer(frame: Frame, part: int) -> None:
+    """Visits all keys that the queries see, and stores their gradients."""
+    kb, tile = frame.kb, own_tile(frame)
+    rows = Rows(tile, part, *(numbers_of(frame, tile, part, name) for name in ("shift", "delta")))
+    frame.rows_full.wait(0)
+    state = State(kb.zeros((ROWS, frame.head_dim), f32, frame.layouts.sums), kb.constant(0, i32))
+    state = _full_visits(frame, rows, _masked_visits(frame, rows, state))
+    gradient = kb.where(tile.missing, math.nan, state.total * kb.arg("scale"))
+    frame.own_rows(frame.query, part).store(kb.cast(gradient, frame.element_type))
+    kb.fence_async_shared()
+    frame.output.store([tile.batch, tile.head, tile.first_row(part), 0], frame.query.buffer[part])
+    kb.store_wait()
+
+
+def _masked_visits(frame: Frame, rows: Rows, state: State) -> State:
+    """Visits the partial tiles. What a visit needs is fetched two ahead."""
+    kb, tile, patterns = frame.kb, rows.tile, Patterns(frame, rows.part)
+    first = tile.pair(frame, 0)
+    carried = [*state, patterns.words(_pattern(frame, tile, 0, first)), *first, *tile.pair(frame, 1)]
+    with kb.for_loop(0, tile.n_partial, 1, carried) as each:
+        words, own, following = each.carried[2], each.carried[3:5], each.carried[5:]
+        ahead = patterns.words(_pattern(frame, tile, each.index + 1, (following[0], following[1])))
+        after = tile.pair(frame, each.index + 2)
+        begin, end = tile.span(frame, each.index, (own[0], own[1]))
+        with kb.for_loop(begin, end, frame.config.keys, each.carried[:2]) as steps:
+            masking = Masking(own[1], words, steps.index)
+            steps.yield_(*_advance(frame, rows, State(*steps.carried), masking))
+        each.yield_(*steps.results, ahead, *following, *after)
+    return State(*each.results[:2])
+
+
+def _pattern(frame: Frame, tile: QueryTile, index: Value | int, pair: tuple[Value, Value]) -> Value:
+    """The pattern of the index-th visit, 0 if it is none of a partial tile."""
+    return frame.kb.where(tile.n_partial > index, pair[1], 0)
+
+
+def _full_visits(frame: Frame, rows: Rows, state: State) -> State:
+    """Visits the full tiles, run by run."""
+    kb, tile = frame.kb, rows.tile
+    with kb.for_loop(tile.n_partial, tile.n_partial + tile.n_runs, 1, state) as each:
+        begin, end = tile.span(frame, each.index, tile.pair(frame, each.index))
+        with kb.for_loop(begin, end, frame.config.keys, each.carried) as steps:
+            steps.yield_(*_advance(frame, rows, State(*steps.carried), None))
+        each.yield_(*steps.results)
+    return State(*each.results)
+
+
+def _advance(frame: Frame, rows: Rows, state: State, masking: Masking | None) -> State:
+    """The sum with a step's keys in it."""
+    kb, (place, phase), layout = frame.kb, frame.place(state.number), frame.layouts.scores
+    key, value = (frame.step_rows(source, place) for source in (frame.key, frame.value))
+    frame.full[place].wait(phase)
+    if masking is not None:
+        with kb.if_else(rows.tile.unseen != 0) as some, some.then():
+            clean_keys(frame, rows.part, rows.tile, key, masking.pattern, masking.first)
+    scores = kb.warp_group_dot(frame.own_rows(frame.query, rows.part), key.transpose(), layout=layout)
+    rises = kb.warp_group_dot(frame.own_rows(frame.grad, rows.part), value.transpose(), layout=layout)
+    weights = kb.exp2(kb.warp_group_dot_wait(scores, pending=1) * (kb.arg("scale") * LOG2_E) - rows.shift)
+    slopes = weights * (kb.warp_group_dot_wait(rises) - rows.delta)
+    if masking is not None:
+        slopes = kb.where(_visible(frame, masking), slopes, 0.0)
+    slopes = (
+        kb.round_in_place(slopes, frame.element_type)
+        if frame.config.pin_rounding
+        else kb.cast(slopes, frame.element_type)
+    )
+    product = kb.warp_group_dot(kb.convert_layout(slopes, dot_operand(frame.layouts.sums)), key, state.total)
+    total = kb.warp_group_dot_wait(product)
+    frame.empty[place].arrive()
+    return State(total, state.number + 1)
+
+
+def _visible(frame: Frame, masking: Masking) -> Value:
+    """[64, keys] i1: the pairs of a step that are visible."""
+    kb, keys, words = frame.kb, frame.config.keys, masking.words
+    if keys < TILE:
+        words = kb.shift_right_unsigned(words, (masking.first // keys) % (TILE // keys) * BITS_PER_HALF)
+    return visible(kb, words, frame.layouts.scores, keys)
