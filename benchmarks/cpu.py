@@ -160,8 +160,9 @@ def run_case(found: Case, threads: int, options: argparse.Namespace) -> list[dic
 def overheads(calls: int = 10_000) -> dict[str, float]:
     """What attention costs beside its arithmetic: the first call in ms, compiled and from disk, a small call in us, and
     what memory grows by in MiB over many of them."""
-    from compilemask.runtime import host_attention
+    from compilemask.runtime import host_attention, upstream_mlir
 
+    upstream_mlir.find()  # imports the bindings
     torch.set_num_threads(1)
     q, k, v = (torch.randn(1, 1, 16, 72) for _ in range(3))
     descriptor = cm.compile(cm.causal()).descriptor(16)
