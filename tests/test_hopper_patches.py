@@ -21,7 +21,7 @@ from compilemask.errors import LoweringError
 from compilemask.lowering.patch_grid import Patches
 from compilemask.lowering.tiling_to_tt.attention import attention_module, attention_op
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule, emit
-from compilemask.lowering.tiling_to_ttg.attention_config import Patch
+from compilemask.lowering.tiling_to_ttg.attention_config import Patch, kernel_head_dim
 from compilemask.lowering.tiling_to_ttg.attention_frame import kernel_arguments
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.scoring import score_op
@@ -49,7 +49,7 @@ def kernel_of(head_dim: int, dtype: torch.dtype, config: HopperConfig) -> Module
 
 
 def config_of(patches: Patches, head_dim: int = 64, dtype: torch.dtype = torch.float16) -> HopperConfig:
-    config = HopperConfig.choose(head_dim, ELEMENT[dtype], patches.queries.tile)
+    config = HopperConfig.choose(kernel_head_dim(head_dim) or 0, ELEMENT[dtype], patches.queries.tile)
     return replace(config, query_patch=patches.query_patch, key_patch=patches.key_patch)
 
 
@@ -82,7 +82,7 @@ def run(
     ]
     names = [argument.name for argument in kernel_arguments(config)]
     tiles = layout.query_tiles * batch * heads
-    kernel = kernel_of(q.shape[3], q.dtype, config)
+    kernel = kernel_of(kernel_head_dim(q.shape[3]) or 0, q.dtype, config)
     programs = min(PROGRAMS, tiles) if config.is_persistent else tiles
     run_kernel(kernel, programs, dict(zip(names, values, strict=True)), seed=seed)
     return out, lse
@@ -127,6 +127,11 @@ def test_rows_that_see_nothing_and_keys_that_nobody_sees(name: str) -> None:
 @pytest.mark.parametrize(("head_dim", "dtype"), [(64, torch.bfloat16), (128, torch.float16), (128, torch.bfloat16)])
 def test_types_and_head_dims(head_dim: int, dtype: torch.dtype, name: str) -> None:
     check(SMALL[name], disk(SMALL[name], 5), head_dim=head_dim, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_columns_that_the_kernel_has_and_the_tensors_have_not(name: str) -> None:
+    check(SMALL[name], disk(SMALL[name], 5), head_dim=40)
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -6,7 +6,8 @@
 
 One warp copies tiles of q, k and v to shared memory by TMA, two or three warpgroups of 64 rows each multiply them with
 asynchronous wgmma, and one warp cleans values that nobody sees. Results equal those of the portable kernel
-(`tiling_to_tt/attention.py`) up to rounding. `attention_frame.kernel_arguments` lists the arguments.
+(`tiling_to_tt/attention.py`) up to rounding. `attention_frame.kernel_arguments` lists the arguments. Tiles may be
+patches of an image, which TMA copies from where they lie in raster order (`attention_maps.py`).
 """
 
 from __future__ import annotations
