@@ -22,6 +22,7 @@ from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def
 from xdsl.utils.exceptions import VerifyException
 
 from compilemask.dialects.function import FunctionLike
+from compilemask.dialects.narrowing import is_memref
 from compilemask.dialects.tiling_score import SCORE_TYPES, is_table_type, verify_score_block
 
 GRADIENT_TYPES: tuple[Attribute, ...] = (*SCORE_TYPES, f32)
@@ -43,7 +44,7 @@ class AccumulateOp(IRDLOperation):
 
     def verify_(self) -> None:
         table = self.table.type
-        if not is_table_type(table) or (isinstance(table, MemRefType) and table.element_type == i32):
+        if not is_table_type(table) or (is_memref(table) and table.element_type == i32):
             raise VerifyException(f"tiling.accumulate takes memref<?xT> of f32, f16 or bf16, got {table}")
         if not isinstance(self.parent_op(), ScoreGradientOp):
             raise VerifyException("tiling.accumulate stands in tiling.score_gradient")

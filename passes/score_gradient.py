@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects import arith as xdsl_arith
 from xdsl.dialects import math as xdsl_math
-from xdsl.dialects.builtin import Float32Type, FloatAttr, FunctionType, MemRefType, ModuleOp, f32, i32
+from xdsl.dialects.builtin import Float32Type, FloatAttr, FunctionType, ModuleOp, f32, i32
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.transforms.dead_code_elimination import region_dce
 
 from compilemask.dialects import arith
+from compilemask.dialects.narrowing import is_memref
 from compilemask.dialects.tiling_score import SCORE_TYPES, ReadOp, ScoreOp, YieldOp
 from compilemask.dialects.tiling_score_gradient import GRADIENT_TYPES, AccumulateOp, ScoreGradientOp
 from compilemask.errors import GradientError
@@ -31,11 +32,7 @@ from compilemask.errors import GradientError
 
 def float_tables(score: ScoreOp) -> list[int]:
     """The numbers of the captured values that are tables of floats: those that may have gradients."""
-    return [
-        number
-        for number, type_ in enumerate(score.captured)
-        if isinstance(type_, MemRefType) and type_.element_type != i32
-    ]
+    return [number for number, type_ in enumerate(score.captured) if is_memref(type_) and type_.element_type != i32]
 
 
 def gradient_of(score: ScoreOp, wanted: Collection[int]) -> ScoreGradientOp:

@@ -43,6 +43,7 @@ def test_a_large_disk_is_worth_patches() -> None:
     length = 512 + 168 * 192
     choice = cm.compile(mask).patches_for(length, length)
     assert choice is not None
+    assert choice.patches is not None
     assert choice.patches == Patches(512, (168, 192), length, (8, 16), (8, 16))
     assert choice.by_patches[choice.patches] < 0.5 * choice.by_runs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -26,7 +26,14 @@ def elementwise(body: Body, result: Attribute, *inputs: tuple[Attribute, np.ndar
     kb = KernelBuilder("elementwise", [*args, Arg("out", ptr(result))])
     lane = kb.arange(0, LANES)
     kb.store(kb.arg("out") + lane, body(kb, *(kb.load(pointer + lane) for pointer in kb.args[:-1])))
-    dtypes = {i8: np.int8, i32: np.int32, i64: np.int64, f32: np.float32, f16: np.float16, bf16: np.float32}
+    dtypes: dict[Attribute, Any] = {
+        i8: np.int8,
+        i32: np.int32,
+        i64: np.int64,
+        f32: np.float32,
+        f16: np.float16,
+        bf16: np.float32,
+    }
     out = np.zeros(LANES, dtypes[result])
     run_kernel(kb.finish(), 1, [*(np.ascontiguousarray(array) for _, array in inputs), out])
     return out
@@ -100,7 +107,8 @@ def test_integer_operators_agree_with_numpy(name: str) -> None:
 @pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
 def test_floats_round_to_their_type(dtype: Attribute) -> None:
     torch = pytest.importorskip("torch")
-    kind = {f32: torch.float32, f16: torch.float16, bf16: torch.bfloat16}[dtype]
+    kinds: dict[Attribute, Any] = {f32: torch.float32, f16: torch.float16, bf16: torch.bfloat16}
+    kind = kinds[dtype]
     x = torch.randn(LANES, generator=torch.Generator().manual_seed(0)).to(kind)
     y = torch.randn(LANES, generator=torch.Generator().manual_seed(1)).to(kind)
     holds = (lambda t: t.float().numpy()) if dtype == bf16 else (lambda t: t.numpy())
@@ -299,7 +307,7 @@ MISUSES: dict[str, tuple[Callable[[KernelBuilder, Value], object], str]] = {
     "bad axis": (lambda kb, n: kb.reduce(kb.arange(0, 8), 1, "sum"), "outside the shape"),
     "bad dot": (lambda kb, n: kb.dot(kb.zeros((16, 32), f32), kb.zeros((16, 32), f32)), "does not give"),
     "division by zero": (lambda kb, n: n // 0, "by zero"),
-    "index": (lambda kb, n: kb.arange(0, 8)[0], "index a kernel value"),
+    "index": (lambda kb, n: kb.arange(0, 8)[cast("Any", 0)], "index a kernel value"),
     "use outside": (_outside, "outside the loop"),
     "yield of another type": (_wrong_yield, "loop yield"),
     "one-sided yield": (_one_sided, "different types"),

@@ -5,7 +5,7 @@ values along its transpose. By compiled functions where there are such, else by 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -67,7 +67,7 @@ class _Rows:
     def of(self, batches: slice, heads: slice, key_heads: int) -> _Rows:
         """Some batches and heads, as [B, Hkv, Hq / Hkv, Sq]."""
         parts = (x[batches, heads] for x in (self.query, self.grad, self.lse, self.delta))
-        return _Rows(*(x.unflatten(1, (key_heads, -1)) for x in parts), numbers=self.numbers)
+        return _Rows(*(cast("torch.Tensor", x.unflatten(1, (key_heads, -1))) for x in parts), numbers=self.numbers)
 
     def at(self, rows: torch.Tensor) -> _Rows:
         """Some rows."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 from compilemask.lowering.tiling_to_scf import attention_backward_keys as of_keys
@@ -20,7 +22,7 @@ def attention_backward_cpu_jit(inputs: GradientInputs) -> Gradients:
     """As `attention_backward_cpu`, for inputs that it `takes`."""
     differentiated = {"query": inputs.query, "key": inputs.key, "value": inputs.value}
     read = {name: readable(x) for name, x in {**differentiated, "grad_out": inputs.grad_out}.items()}
-    delta = torch.linalg.vecdot(read["grad_out"], inputs.out.to(torch.float32))
+    delta = cast("torch.Tensor", torch.linalg.vecdot(read["grad_out"], inputs.out.to(torch.float32)))
     delta = delta if inputs.grad_lse is None else delta - inputs.grad_lse
     gradients = {f"grad_{name}": gradient_like(x, torch.float32) for name, x in differentiated.items()}
     tensors = {**read, **gradients, "lse": inputs.lse.contiguous(), "delta": delta.contiguous()}

@@ -81,7 +81,7 @@ class _Tile:
 
     def scored(self, scores: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Scores [B, Hq, R, n] of keys [n], modified."""
-        batch, head, row = (np.arange(x.start, x.stop) for x in (self.batches, self.heads, self.rows))
+        batch, head, row = (np.arange(int(x.start), int(x.stop)) for x in (self.batches, self.heads, self.rows))
         pairs = Pairs(batch[:, None, None, None], head[:, None, None], row[:, None], keys.numpy())
         return self.scoring.apply(scores, pairs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from compilemask.errors import TargetError
 
@@ -41,7 +41,7 @@ def binary_of(kernel: CompiledKernel) -> Binary:
     source: Any = kernel.src
     if metadata.global_scratch_size:
         raise TargetError(f"the kernel wants {metadata.global_scratch_size} bytes of scratch memory; none is given")
-    found = _PARAMETERS.search(kernel.asm["ptx"])
+    found = _PARAMETERS.search(cast("str", kernel.asm["ptx"]))
     if found is None:
         raise TargetError("Triton's PTX has no entry")
     formats = [f"{size}s" if size else _FORMATS[kind] for kind, size in _PARAMETER.findall(found[2])]

@@ -124,7 +124,7 @@ def _decide(
     layout: Layout, mask: RowsOfMask, tile: Ints, key_tile: Ints, with_words: bool
 ) -> tuple[NDArray[np.uint8], list[Ints]]:
     """Classes of tiles in which the predicate must be asked, and the words of the partial ones."""
-    found, kept = np.zeros(len(tile), dtype=np.uint8), []
+    found, kept = np.zeros(len(tile), dtype=np.uint8), list[Ints]()
     for start in range(0, len(tile), TILES_AT_ONCE):
         part = slice(start, start + TILES_AT_ONCE)
         (words,) = _words_of(layout, mask, tile[part], key_tile[part])
@@ -138,7 +138,7 @@ def _decide(
 
 def _words_of(layout: Layout, mask: RowsOfMask, tile: Ints, key_tile: Ints) -> list[Ints]:
     """Bits of tiles, in chunks [n, R, 4]; rows behind the last query have none."""
-    result = []
+    result: list[Ints] = []
     for start in range(0, len(tile), TILES_AT_ONCE):
         part = slice(start, start + TILES_AT_ONCE)
         rows = tile[part, None] * layout.rows + np.arange(layout.rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -43,9 +43,9 @@ def build(function: HostFunction, layout: Layout, arguments: Sequence[Sequence[A
     for mask, given in enumerate(arguments):
         sizes = [mask if name == "mask" else getattr(layout, name) for name in SIZES]
         integers = [int(value) for value in given if not isinstance(value, np.ndarray)]
-        tables = [torch.from_numpy(np.ascontiguousarray(x)) for x in given if isinstance(x, np.ndarray)]
+        tables = [torch.from_numpy(np.ascontiguousarray(cast("Any", x))) for x in given if isinstance(x, np.ndarray)]
         function(Arguments([buffer, sizes, state, of_key_tiles, costs, integers, *tables]))
-    pairs, patterns, fault = state.tolist()
+    pairs, patterns, fault = cast("list[int]", state.tolist())
     if fault:
         return None
     buffer[:HEADER_WORDS] = _header(layout, pairs, layout.pattern_capacity if layout.shared else patterns)

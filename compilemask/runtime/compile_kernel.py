@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
@@ -81,7 +81,7 @@ def kernel_for(text: str, device: torch.device, options: Options = DEFAULT) -> K
 
 def kernels_for(sources: Sequence[Source], device: torch.device, options: Options = DEFAULT) -> list[Kernel]:
     """As `kernel_for`, of several modules: what must be compiled is compiled at the same time, the first one first."""
-    if device.type != "cuda" or device.index is None:
+    if device.type != "cuda" or cast("int | None", device.index) is None:
         raise DeviceError(f"kernels run on a CUDA device with an index, got {device}")
     # Python keeps the hash of a string: finding a kernel again costs no pass over its text.
     keys = [_Key(source.identity, options, device.index) for source in sources]
@@ -157,11 +157,13 @@ def compile_text(text: str, target: Target, options: Mapping[str, object], form:
         path = Path(folder) / f"{_entry_name(text)}.{form}"
         path.write_text(text)
         try:
-            kernel = triton.compile(str(path), target=target.for_triton(), options=dict(options))
+            given = dict(options)
+            kernel = cast("CompiledKernel", triton.compile(str(path), target=target.for_triton(), options=given))
         except Exception as error:
             raise TargetError(f"Triton {version} cannot compile this module for {target}: {error}") from error
+    forms = cast("dict[str, Any]", kernel.asm)
     for observer in current_observers():
-        observer.compiled(path.stem, str(target), {"mlir": text, **kernel.asm})
+        observer.compiled(path.stem, str(target), {"mlir": text, **forms})
     return kernel
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import count
 from threading import Lock
-from typing import Literal, overload
+from typing import Literal, cast, overload
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
@@ -346,7 +346,7 @@ def indexed(device: torch.device) -> torch.device:
         raise DeviceError(f"there is a backend for cpu and cuda, not for {device}")
     if not torch.cuda.is_available():
         raise DeviceError(f"{device} was asked for, and PyTorch sees no CUDA device")
-    index = torch.cuda.current_device() if device.index is None else device.index
+    index = torch.cuda.current_device() if cast("int | None", device.index) is None else device.index
     if index >= torch.cuda.device_count():
         raise DeviceError(f"{device} was asked for, and there are {torch.cuda.device_count()} CUDA devices")
     return torch.device("cuda", index)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 
@@ -107,7 +107,7 @@ class Descriptor:
         """The descriptor with these `tensors`."""
         buffer, numbers, *others = tensors
         transposed = cls.of_tensors(others) if others else None
-        return cls(buffer, _layout_of_numbers(tuple(numbers.tolist())), transposed, numbers)
+        return cls(buffer, _layout_of_numbers(tuple(cast("list[int]", numbers.tolist()))), transposed, numbers)
 
     def _check_transposed(self, other: Descriptor) -> None:
         layout, expected = other.layout, self.layout
@@ -227,11 +227,11 @@ class Descriptor:
     def tiles_of(self, batch: int = 0, head: int = 0) -> list[TileVisits]:
         """What each query tile of one mask visits, for tools and tests; waits for the device."""
         host = self._host
-        records, visits = host.tiles[batch, head].tolist(), host.visits
-        result = []
+        records, visits = cast("list[list[int]]", host.tiles[batch, head].tolist()), host.visits
+        result: list[TileVisits] = []
         for tile, (first, n_partial, n_runs, _, partial, _, full, _) in enumerate(records):
             n_partial = max(n_partial, 0)
-            pairs = [(a, b) for a, b in visits[first : first + n_partial + n_runs].tolist()]
+            pairs = [(a, b) for a, b in cast("list[list[int]]", visits[first : first + n_partial + n_runs].tolist())]
             cost = tile_cost(partial, full)
             result.append(TileVisits(tile, tuple(pairs[:n_partial]), tuple(pairs[n_partial:]), cost))
         return result
@@ -246,7 +246,7 @@ class Descriptor:
         pairs = min(pairs, self.layout.pair_capacity)
         copy.visits[:pairs] = host.visits[:pairs]
         if self.layout.shared:
-            used = torch.unique(_patterns_named(host)).long()
+            used = cast("torch.Tensor", torch.unique(_patterns_named(host))).long()
         else:
             used = torch.arange(min(patterns, self.layout.pattern_capacity))
             copy.sources[used] = host.sources[used]
@@ -303,7 +303,8 @@ def _check_tensor(buffer: object) -> None:
 
 def _header(buffer: torch.Tensor) -> dict[str, int]:
     """The header's words by name; waits for the device."""
-    return dict(zip(HEADER_FIELDS, buffer[: len(HEADER_FIELDS)].tolist(), strict=True))
+    words = cast("list[int]", buffer[: len(HEADER_FIELDS)].tolist())
+    return dict(zip(HEADER_FIELDS, words, strict=True))
 
 
 def _layout_of(header: dict[str, int]) -> Layout:

@@ -7,6 +7,7 @@ other masks, values and lengths are data.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 
@@ -36,7 +37,7 @@ def _descriptor(
 def _fake(
     compiled: int, tables: Sequence[torch.Tensor], queries: int, keys: int, gradient: bool, device: torch.device
 ) -> list[torch.Tensor]:
-    context = torch.library.get_ctx()
+    context = cast("Any", torch.library.get_ctx())
     found: list[torch.Tensor] = []
     for _ in range(2 if gradient else 1):
         found.append(torch.empty(context.new_dynamic_size(), dtype=torch.int32, device=device))

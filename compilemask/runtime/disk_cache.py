@@ -12,7 +12,7 @@ import json
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from compilemask.errors import MissingDependencyError
 from compilemask.passes.instrument import current_observers
@@ -54,12 +54,12 @@ def keep(identity: str, target: Target, binary: Binary) -> None:
 
 
 def _manager(identity: str, target: Target) -> CacheManager:
-    from triton._C.libtriton import get_cache_invalidating_env_vars
-    from triton.runtime.cache import get_cache_manager
+    from triton._C import libtriton
+    from triton.runtime import cache as triton_cache
 
-    settings = sorted(get_cache_invalidating_env_vars().items())
+    settings = sorted(cast("dict[str, str]", libtriton.get_cache_invalidating_env_vars()).items())
     key = f"{identity}\n{_versions(target)}\n{settings}"
-    return get_cache_manager(hashlib.sha256(key.encode()).hexdigest())
+    return triton_cache.get_cache_manager(hashlib.sha256(key.encode()).hexdigest())
 
 
 def _bytes(binary: Binary) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -173,7 +173,7 @@ def explain(mask: Mask | Compiled, queries: int = 1024, keys: int | None = None)
         visible_pairs=int((records[:, 6] * heights).sum()) * KEYS + _visible_in_partial(descriptor, heights),
         computed_pairs=computed,
         patterns="shared" if layout.shared else "stored",
-        pattern_count=len(torch.unique(_partial_visits(descriptor)[1])) if layout.shared else partial,
+        pattern_count=_used_patterns(descriptor) if layout.shared else partial,
         pattern_capacity=layout.pattern_capacity,
         descriptor_bytes=layout.words * 4,
         patches=None if choice is None or choice.patches is None else choice.patches.query_patch,
@@ -212,12 +212,16 @@ def _partial_visits(descriptor: Descriptor) -> tuple[torch.Tensor, torch.Tensor]
     return tile, descriptor.visits[first[tile] + within, 1].long()
 
 
+def _used_patterns(descriptor: Descriptor) -> int:
+    return len(cast("torch.Tensor", torch.unique(_partial_visits(descriptor)[1])))
+
+
 def _visible_in_partial(descriptor: Descriptor, heights: torch.Tensor) -> int:
     """Set bits of the patterns of all partial tiles, without those of rows that do not exist."""
     tile, pattern = _partial_visits(descriptor)
     if not len(tile):
         return 0
-    used, where = torch.unique(pattern, return_inverse=True)
+    used, where = cast("tuple[torch.Tensor, torch.Tensor]", torch.unique(pattern, return_inverse=True))
     counts = np.empty((len(used), descriptor.layout.rows), dtype=np.int64)
     for number, words in enumerate(descriptor.patterns[used].numpy()):
         counts[number] = _ONES[words.view(np.uint8)].sum(axis=1)

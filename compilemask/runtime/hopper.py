@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 
@@ -405,7 +405,7 @@ def _chosen(
 
 @cache
 def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return cast("Any", torch.cuda.get_device_properties(device)).multi_processor_count
 
 
 # ---------------------------------------------------------------- counters of the atomic schedule

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from compilemask.errors import MissingDependencyError, TargetError
 
@@ -53,15 +53,16 @@ def machine_code(kernel: CompiledKernel) -> MachineCode:
     Raises TargetError if it was not compiled for a cuda target.
     """
     metadata: Any = kernel.metadata
-    if "cubin" not in kernel.asm:
+    forms = cast("dict[str, Any]", kernel.asm)
+    if "cubin" not in forms:
         raise TargetError(f"registers and machine code are known for cuda targets, not for {metadata.target.backend}")
-    ptx, shared, warps = kernel.asm["ptx"], metadata.shared, metadata.num_warps
+    ptx, shared, warps = forms["ptx"], metadata.shared, metadata.num_warps
     tool = cuobjdump()
     if tool is None:
         return MachineCode(ptx, shared, warps)
     with tempfile.TemporaryDirectory(prefix="compilemask-") as folder:
         path = Path(folder) / "kernel.cubin"
-        path.write_bytes(kernel.asm["cubin"])
+        path.write_bytes(forms["cubin"])
         usage, sass = (_run(tool, option, path) for option in ("-res-usage", "-sass"))
     return MachineCode(ptx, shared, warps, sass, _number("REG", usage), _number("STACK", usage))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -77,7 +77,7 @@ def checked_parameter(name: str, value: object, is_table: bool) -> Parameter:
         if isinstance(value, torch.Tensor) and value.dim() == 0 and value.device.type == "cpu":
             value = value.item()
         if isinstance(value, np.integer):
-            value = int(value)
+            value = int(cast("Any", value))
         if isinstance(value, bool) or not isinstance(value, int):
             raise DTypeError(f"parameter {name} is a {type(value).__name__}, expected an int")
         if not INT32_MIN <= value <= INT32_MAX:
@@ -97,7 +97,7 @@ def _from_sequence(name: str, value: object) -> torch.Tensor:
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
         raise DTypeError(f"table {name} is a {type(value).__name__}, expected a tensor or a list of integers")
     try:
-        array = np.asarray(value)
+        array = np.asarray(cast("Any", value))
     except ValueError as error:
         raise DTypeError(f"table {name} is no list of integers: {error}") from None
     if array.dtype.kind not in "iu":
@@ -139,7 +139,7 @@ def on_device(parameter: Parameter, device: torch.device) -> Parameter:
     version = None if table.is_inference() else table._version
     if table not in _copies:
         _copies[table] = {}
-    copies: dict[torch.device, tuple[int | None, torch.Tensor]] = _copies[table]
+    copies = cast("dict[torch.device, tuple[int | None, torch.Tensor]]", _copies[table])
     known = copies.get(device)
     if known is None or version is None or known[0] != version:
         known = (version, _usable(parameter.name, table, device))

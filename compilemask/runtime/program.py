@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from xdsl.dialects.arith import AddiOp, ConstantOp
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -186,13 +187,13 @@ class Program:
         """The layout of a descriptor: from shapes and host integers alone."""
         check_lengths(queries, keys)
         batch, heads = batch_shape(parameters)
-        touched = None
+        touched, pitch, patches = None, self._pitch(parameters), self._patches(parameters)
         if self.room.reserve.is_unknown:
             known = tuple(p.value if isinstance(p.value, int) else None for p in parameters)
             touched = self._most_partial(known, queries, keys, self._rows)
-            if self._unpatched is not None and None not in known:
-                touched = min(touched, self._unpatched.most_visited(known, self._patches(parameters)))
-        pitch, patches = self._pitch(parameters), self._patches(parameters)
+            integers = tuple(value for value in known if value is not None)
+            if self._unpatched is not None and patches is not None and len(integers) == len(known):
+                touched = min(touched, self._unpatched.most_visited(integers, patches))
         return self._layout(batch, heads, queries, keys, self._rows, pitch, touched, patches)
 
     def _patches(self, parameters: Sequence[Parameter]) -> Patches | None:
@@ -287,7 +288,8 @@ class Program:
 
     def _build_in_numpy(self, layout: Layout, arguments_of: Sequence[Sequence[Any]]) -> Descriptor:
         """The descriptor of a layout, from the interval functions executed in numpy."""
-        masks, shared = [], []
+        masks: list[Any] = []
+        shared: list[Any] = []
         try:
             for arguments in arguments_of:
                 masks.append(rows_of_mask(self.intervals, arguments, layout))
@@ -368,7 +370,7 @@ def _diagonals(func: interval.FuncOp, arguments: Sequence[Any], layout: Layout) 
     queries, keys = layout.queries + FAR_END, layout.keys + FAR_END
     moved = _moved(func, FAR_ROW, queries)
     sets = interval_semantics.evaluate(moved, arguments, layout.rows, keys)
-    first = {}
+    first: dict[SSAValue, int] = {}
     for item, (lo, hi) in zip(normal_form(moved).ranges, sets.ranges, strict=True):
         first |= {item.lo: int(lo[0]), item.hi: int(hi[0])}
     offsets = [first[bound] - FAR_ROW for bound in moving_bounds(moved)]

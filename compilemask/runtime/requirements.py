@@ -8,7 +8,7 @@ Only values in host memory are checked; device memory is never read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from xdsl.dialects.arith import ConstantOp
@@ -33,7 +33,7 @@ def _ascending(what: str, table: torch.Tensor) -> None:
 def _never_falling(what: str, table: torch.Tensor) -> None:
     falls = (table.diff(dim=-1) < 0).nonzero()
     if len(falls):
-        *leading, at = falls[0].tolist()
+        *leading, at = cast("list[int]", falls[0].tolist())
         row = table[tuple(leading)]
         raise MaskError(
             f"{what} must ascend, but entry {at} is {int(row[at])} and entry {at + 1} is {int(row[at + 1])}"

@@ -134,8 +134,8 @@ class HostScores:
     ) -> None:
         """`sums`, by the numbers of captured tables, have their shapes; their gradients are added to them."""
         self.scoring, self.sums = scoring, sums
-        self._batch = np.arange(batches.start, batches.stop)[:, None, None, None, None]
-        self._head = np.arange(heads.start, heads.stop).reshape(key_heads, -1, 1, 1)
+        self._batch = np.arange(int(batches.start), int(batches.stop))[:, None, None, None, None]
+        self._head = np.arange(int(heads.start), int(heads.stop)).reshape(key_heads, -1, 1, 1)
         self._captured = scoring.captured_arrays(real)
         self._gradient = gradient_op(scoring.text, tuple(sums)).body.block
 

@@ -49,7 +49,7 @@ def bindings() -> Bindings:
 @cache
 def version() -> str:
     """The versions of what is installed of them."""
-    found = []
+    found: list[str] = []
     for name in _DISTRIBUTIONS:
         with suppress(metadata.PackageNotFoundError):
             found.append(f"{name} {metadata.version(name)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 
@@ -18,20 +19,21 @@ Piece = tuple[torch.Tensor, torch.Tensor | None]
 
 def pieces(descriptor: Descriptor, b: int, h: int, m: int, rows: int) -> list[Piece] | None:
     """What tile `m` of `rows` rows of one mask visits; None if it found no room. Keys that no row sees are left out."""
-    first, n_partial, n_runs = descriptor.tiles[b, h, m, :3].tolist()
+    first, n_partial, n_runs = cast("list[int]", descriptor.tiles[b, h, m, :3].tolist())
     if n_partial < 0:
         return None
     visits = descriptor.visits[first : first + n_partial + n_runs].long()
     found: list[Piece] = []
     within = torch.arange(KEYS)
-    for part in visits[:n_partial].split(KEYS_AT_ONCE // KEYS):
+    for part in cast("tuple[torch.Tensor, ...]", visits[:n_partial].split(KEYS_AT_ONCE // KEYS)):
         visible = unpack(descriptor.patterns[part[:, 1], :rows]).transpose(0, 1).reshape(rows, -1)
         keys = (part[:, :1] * KEYS + within).reshape(-1)
         read = visible.any(dim=0)
         if read.any():
             found.append((keys[read], visible[:, read]))
-    for begin, end in (visits[n_partial:] * KEYS).tolist():
-        found.extend((keys, None) for keys in torch.arange(begin, end).split(KEYS_AT_ONCE))
+    for begin, end in cast("list[list[int]]", (visits[n_partial:] * KEYS).tolist()):
+        runs = cast("tuple[torch.Tensor, ...]", torch.arange(begin, end).split(KEYS_AT_ONCE))
+        found.extend((keys, None) for keys in runs)
     return found
 
 

@@ -9,7 +9,7 @@ there is too little room or a number leaves 32 bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -150,7 +150,7 @@ class _Build:
         fb.store(fb.load(fb.arg("of_key_tiles"), place) + value, fb.arg("of_key_tiles"), place)
 
     @contextmanager
-    def _room(self, used: Value, capacity: Value) -> Iterator[None]:
+    def _room(self, used: Value, capacity: Value) -> Generator[None, None, None]:
         """What is written if there is room for number `used`; a fault if not."""
         fb = self.fb
         fits = fb.compare("slt", used, capacity)
@@ -172,7 +172,9 @@ class _Build:
         return _Tile(number, first, self.fb.minimum(rest, self.number(self.source.rows)))
 
     @contextmanager
-    def _rows_of(self, tile: _Tile, initial: Sequence[Value]) -> Iterator[tuple[MaskRow, Value, list[Value]]]:
+    def _rows_of(
+        self, tile: _Tile, initial: Sequence[Value]
+    ) -> Generator[tuple[MaskRow, Value, list[Value]], None, None]:
         """A loop over the rows of a tile: what each sees, its position, and what is carried, to be changed in place."""
         fb = self.fb
         with fb.for_loop(fb.constant(0), fb.index(tile.rows), 1, initial) as loop:

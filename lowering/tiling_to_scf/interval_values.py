@@ -7,7 +7,7 @@ refuse it. Truth values are i1, floats f32.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 from xdsl.dialects import arith as xdsl_arith
 from xdsl.dialects import math as xdsl_math
@@ -20,6 +20,10 @@ from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_scf.builder import F32, F64, I1, I32, I64, FunctionBuilder, Value
 
 _UNSIGNED = 0xFFFFFFFF
+
+
+_Emit = Callable[[Any, Any], Value] | Callable[[Any, Any, Any], Value]
+"""Writes an operation of one or two operands."""
 
 
 class Scope:
@@ -109,7 +113,8 @@ class Scope:
 
     def _arithmetic(self, op: Operation) -> Value:
         operands = [self[operand] for operand in op.operands]
-        if (emit := self._KNOWN.get(type(op))) is not None:
+        emit: Callable[..., Value] | None = cast("Any", self._KNOWN.get(type(op)))
+        if emit is not None:
             return self._checked(emit(self, *operands), op.results[0].type)
         match op:
             case xdsl_arith.ConstantOp():
@@ -185,7 +190,7 @@ class Scope:
         name = "shli" if isinstance(op, xdsl_arith.ShLIOp) else "shrui"
         return self._unsigned(lambda a, b: self.fb.binary(name, a, b), a, by)
 
-    _KNOWN: ClassVar[dict[type[Operation], Callable[..., Value]]] = {
+    _KNOWN: ClassVar[dict[type[Operation], _Emit]] = {
         xdsl_arith.AddiOp: lambda self, a, b: a + b,
         xdsl_arith.SubiOp: lambda self, a, b: a - b,
         xdsl_arith.MuliOp: lambda self, a, b: a * b,

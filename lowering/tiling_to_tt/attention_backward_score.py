@@ -194,7 +194,7 @@ class Sums:
 
     def __init__(self, frame: BackwardFrame, modification: Modification | None, head: Value) -> None:
         self.frame, self.head = frame, head
-        accumulates = [] if modification is None else modification.gradient.accumulates
+        accumulates = () if modification is None else modification.gradient.accumulates
         self._of_heads = [n for n, accumulate in enumerate(accumulates) if is_sum_of_head(accumulate)]
         self._of_tables = [n for n, accumulate in enumerate(accumulates) if not is_sum_of_head(accumulate)]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 
 from xdsl.dialects import arith as xdsl_arith
-from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Block, Operation, SSAValue
 
+from compilemask.dialects.narrowing import is_memref
 from compilemask.dialects.tiling import AttentionOp, Weights
 from compilemask.dialects.tiling_score import SCORE_TYPES
 from compilemask.lowering.tiling_to_tt import value as values
@@ -28,13 +28,13 @@ def score_arguments(op: AttentionOp) -> list[Arg]:
     arguments: list[Arg] = []
     for number, value in enumerate(op.captured):
         name = f"captured{number}"
-        if isinstance(value.type, MemRefType):
+        if is_memref(value.type):
             strides = [Arg(f"{name}_{axis}", i64) for axis in "bh"]
             arguments += [Arg(name, ptr(value.type.element_type)), Arg(f"{name}_entries", i32), *strides]
         else:
             arguments.append(Arg(name, value.type))
     if op.sink is not None:
-        assert isinstance(op.sink.type, MemRefType)
+        assert is_memref(op.sink.type)
         arguments += [Arg("sink", ptr(op.sink.type.element_type)), Arg("sink_b", i64), Arg("sink_h", i64)]
     return arguments
 
@@ -99,7 +99,7 @@ def _peeled(block: Block) -> tuple[SSAValue, list[tuple[type[Operation], SSAValu
     for op in block.ops:
         if op.results and all(operand in of_head for operand in op.operands):
             of_head.update(op.results)
-    result, factors = result_of(block), []
+    result, factors = result_of(block), list[tuple[type[Operation], SSAValue]]()
     while isinstance(op := result.owner, xdsl_arith.MulfOp | xdsl_arith.DivfOp):
         if op.rhs in of_head:
             rest, factor = op.lhs, op.rhs

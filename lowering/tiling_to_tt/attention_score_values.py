@@ -183,6 +183,8 @@ def _summed(kb: KernelBuilder, op: Operation, operands: list[Value | Sum]) -> Su
             divisor = operands[1]
             if isinstance(divisor, Value) and not divisor.shape:
                 return Sum.of(operands[0]).times(reciprocal(divisor))
+        case _:
+            pass
     return None
 
 
