@@ -68,9 +68,18 @@ def all_dialects() -> tuple[Dialect, ...]:
     return tuple(get() for get in known_dialects().values())
 
 
+class _Context(Context):
+    """Knows that `ttg` defines an operation of `tt`, the inline PTX, since it needs layouts."""
+
+    def load_registered_dialect(self, name: str) -> None:
+        super().load_registered_dialect(name)
+        if name == "tt" and all(dialect.name != "ttg" for dialect in self.loaded_dialects):
+            super().load_registered_dialect("ttg")
+
+
 def make_context() -> Context:
     """A context that parses every level of CompileMask and the dialects that they use."""
-    context = Context()
+    context = _Context()
     for name, get in known_dialects().items():
         context.register_dialect(name, get)
     return context

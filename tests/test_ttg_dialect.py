@@ -380,3 +380,13 @@ _RANGE = "%r = tt.make_range {end = 256 : i32, start = 0 : i32} : tensor<256xi32
 def test_modules_that_would_end_the_process_are_rejected(module: ModuleOp, message: str) -> None:
     with pytest.raises(VerifyException, match=message):
         verify_gpu_module(module)
+
+
+def test_inline_ptx_is_read_where_nothing_else_is_of_ttg() -> None:
+    text = """"builtin.module"() ({
+      %0 = "arith.constant"() <{value = 1.0 : f32}> : () -> f32
+      %1 = "tt.splat"(%0) : (f32) -> tensor<4xf32>
+      %2 = "tt.elementwise_inline_asm"(%1) <{asm_string = "mov.b32 $0, $1;", constraints = "=f,f", pure = true,
+        packed_element = 1 : i32}> : (tensor<4xf32>) -> tensor<4xf32>
+    }) : () -> ()"""
+    Parser(make_context(), text).parse_module().verify()
