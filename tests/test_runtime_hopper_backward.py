@@ -134,7 +134,7 @@ def test_head_dims(dim: int) -> None:
     check(cm.causal(), 140, 140, dim, lse=False)
 
 
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", [40, 64, 128])
 def test_patches_of_an_image(dim: int) -> None:
     patches = Patches(20, (9, 17), 20 + 153 + 7, (8, 16), (8, 16))
     check(cm.clear(9, 17, 4, text=20), 180, 180, dim, patches=patches)
