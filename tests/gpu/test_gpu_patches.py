@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 import pytest
 import torch
@@ -40,6 +41,7 @@ def config_of(case: Case, dim: int, dtype: torch.dtype, schedule: Schedule) -> H
     return replace(config, schedule=schedule, query_patch=patches.query_patch, key_patch=patches.key_patch)
 
 
+@lru_cache(maxsize=2)
 def visible_of(case: Case) -> torch.Tensor:
     return case.mask.dense(case.patches.length, case.patches.length).cuda()
 
