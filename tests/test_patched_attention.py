@@ -19,9 +19,9 @@ def test_forward_and_gradients(name: str, dtype: torch.dtype) -> None:
     case = CASES[name]
     length = case.patches.length
     descriptor = cm.compile(case.mask).descriptor(length, length, patches=case.patches, gradient=True)
-    inputs = [x.requires_grad_() for x in random_inputs(2, 4, 2, length, length, 16, dtype)]
-    out, lse = cm.attention(*inputs, mask=descriptor, return_lse=True)
-    expected, expected_lse = dense_attention(*inputs, case.mask.dense(length, length))
+    q, k, v = inputs = [x.requires_grad_() for x in random_inputs(2, 4, 2, length, length, 16, dtype)]
+    out, lse = cm.attention(q, k, v, descriptor, return_lse=True)
+    expected, expected_lse = dense_attention(q, k, v, case.mask.dense(length, length))
     assert_close(out, expected, 1e-5)
     assert_close(lse, expected_lse, 1e-5)
     weight = torch.randn_like(out)
