@@ -152,12 +152,12 @@ def test_no_copy_in_patched_order_is_made() -> None:
     assert choice is not None
     assert choice.patches is not None
     assert takes_patches(q, k, v, choice.patches)
-    for _ in range(2):  # the first call builds the descriptor, which is kept
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        out, lse = cm.attention(q, k, v, mask, return_lse=True)
-        peak = torch.cuda.max_memory_allocated() - before
+    cm.attention(q, k, v, mask)  # builds the descriptor, which is kept
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    out, lse = cm.attention(q, k, v, mask, return_lse=True)
+    peak = torch.cuda.max_memory_allocated() - before
     assert peak <= out.nbytes + lse.nbytes + q.nbytes // 4
 
 
