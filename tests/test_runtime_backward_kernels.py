@@ -26,15 +26,23 @@ from compilemask.runtime import attention_backward_cuda
 from compilemask.runtime.gradient_inputs import GradientInputs
 
 
-def memory_at(address: int, dtype: type) -> np.ndarray:
-    """What lies behind an address, up to the end of the tensor that holds it."""
-    for x in gc.get_objects():
+def live_tensors() -> list[torch.Tensor]:
+    """All tensors in main memory."""
+    return [
+        x
+        for x in gc.get_objects()
         # Tensors that torch.compile has left behind may have no memory.
-        if issubclass(type(x), torch.Tensor) and not issubclass(type(x), FakeTensor) and x.device.type == "cpu":
-            storage = x.untyped_storage()
-            start, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-            if start <= address < end:
-                return np.frombuffer(memoryview((ctypes.c_char * (end - address)).from_address(address)), dtype)
+        if issubclass(type(x), torch.Tensor) and not issubclass(type(x), FakeTensor) and x.device.type == "cpu"
+    ]
+
+
+def memory_at(address: int, dtype: type, tensors: list[torch.Tensor] | None = None) -> np.ndarray:
+    """What lies behind an address, up to the end of the one of the tensors (of all, if not given) that holds it."""
+    for x in live_tensors() if tensors is None else tensors:
+        storage = x.untyped_storage()
+        start, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        if start <= address < end:
+            return np.frombuffer(memoryview((ctypes.c_char * (end - address)).from_address(address)), dtype)
     raise AssertionError(f"no tensor lies at {address:#x}")
 
 
@@ -46,9 +54,10 @@ def launch_in_numpy(text: str, grid: tuple[int, int, int], device: torch.device,
     func = module.body.block.first_op
     assert isinstance(func, tt.FuncOp)
     given: list[Any] = []
+    tensors = live_tensors()
     for value, argument in zip(arguments, func.body.block.args, strict=True):
         if isinstance(argument.type, PointerType):
-            given.append(memory_at(value, HELD_IN[argument.type.pointee_type]))
+            given.append(memory_at(value, HELD_IN[argument.type.pointee_type], tensors))
         else:
             given.append(np.float32(value) if isinstance(value, float) else value)
     run_kernel(module, grid, given, seed=0)
