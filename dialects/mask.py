@@ -12,10 +12,7 @@ from typing import ClassVar
 
 from xdsl.dialects.builtin import (
     I64,
-    Float32Type,
-    IndexType,
     IntegerAttr,
-    IntegerType,
     MemRefType,
     ModuleOp,
     i1,
@@ -23,7 +20,7 @@ from xdsl.dialects.builtin import (
     i64,
 )
 from xdsl.interfaces import HasFolderInterface
-from xdsl.ir import Attribute, Block, Dialect, Operation, ParametrizedAttribute, Region, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, Block, Dialect, ParametrizedAttribute, Region, SSAValue, TypeAttribute
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
@@ -33,6 +30,7 @@ from xdsl.irdl import (
     operand_def,
     opt_operand_def,
     opt_prop_def,
+    opt_region_def,
     region_def,
     result_def,
     traits_def,
@@ -41,6 +39,7 @@ from xdsl.traits import Commutative, HasParent, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from compilemask.dialects.function import FunctionLike, MisplacedOperationError, verify_ascending, verify_table
+from compilemask.dialects.mask_body import computes_scalars, depends_on, verify_scalar_body
 from compilemask.dialects.mask_interface import RegionInterface
 
 
@@ -65,13 +64,6 @@ class GridType(ParametrizedAttribute, TypeAttribute):
     name = "mask.grid"
 
 
-def _computes_scalars(op: Operation) -> bool:
-    """Whether an operation is of arith or math and yields integers or floats."""
-    return op.dialect_name() in ("arith", "math") and all(
-        isinstance(result.type, IntegerType | IndexType | Float32Type) for result in op.results
-    )
-
-
 @irdl_op_definition
 class FuncOp(FunctionLike):
     """A mask by name. Its arguments are the mask's parameters; its result is the region of visible pairs."""
@@ -92,7 +84,7 @@ class FuncOp(FunctionLike):
 def _verify_region_body(op: FuncOp | PlaceOp) -> None:
     for inner in op.body.block.ops:
         custom = isinstance(op, FuncOp) and isinstance(inner, RegionInterface)
-        if inner.dialect_name() != MASK.name and not custom and not _computes_scalars(inner):
+        if inner.dialect_name() != MASK.name and not custom and not computes_scalars(inner):
             raise MisplacedOperationError(inner, f"a {op.name} holds mask operations and arith on scalars")
 
 
@@ -343,7 +335,7 @@ class WhereOp(Leaf):
             raise VerifyException("the body of mask.where takes (q: i32, kv: i32)")
         if not isinstance(self.body.block.last_op, YieldOp):
             raise VerifyException("the body of mask.where must end in mask.yield")
-        _verify_scalar_body(self, YieldOp)
+        verify_scalar_body(self, self.body, YieldOp)
 
 
 @irdl_op_definition
@@ -359,15 +351,6 @@ class YieldOp(IRDLOperation):
         super().__init__(operands=[visible])
 
 
-def _verify_scalar_body(op: WhereOp | LinesOp, terminator: type[IRDLOperation]) -> None:
-    for inner in op.body.block.ops:
-        if not isinstance(inner, ReadOp | SearchOp | QueriesOp | KeysOp | terminator) and not _computes_scalars(inner):
-            raise MisplacedOperationError(
-                inner,
-                f"the body of {op.name} holds arith on scalars, mask.read, mask.search, mask.queries and mask.keys",
-            )
-
-
 @irdl_op_definition
 class LinesOp(Leaf):
     """{ (q, kv) : first <= line < last and lo <= kv < hi }, where `line` is kv's line of a raster and the body yields
@@ -376,48 +359,74 @@ class LinesOp(Leaf):
     Line l holds the keys base + l * pitch <= kv < base + (l + 1) * pitch, so that a row sees one interval per line:
     windows on images, blocks chosen by a table, regular patterns. `first` and `last` are the same for all lines of a
     row, and at most `at_most` lines count, if that is given. A pitch below 1 counts as 1.
+
+    `columns` may say the same region from the other side, in the same way: the queries of a line that see a key. The
+    body alone says what the region is; `mask-transpose` takes the columns for its transpose, which else is a predicate.
     """
 
     name = "mask.lines"
     base = operand_def(i32)
     pitch = operand_def(i32)
     at_most = opt_prop_def(IntegerAttr[I64])
+    columns_at_most = opt_prop_def(IntegerAttr[I64])
     body = region_def("single_block")
-    assembly_format = "`at` $base `pitch` $pitch (`at_most` $at_most^)? $body attr-dict"
+    columns = opt_region_def("single_block")
+    assembly_format = (
+        "`at` $base `pitch` $pitch (`at_most` $at_most^)? $body "
+        "(`columns` (`at_most` $columns_at_most^)? $columns^)? attr-dict"
+    )
 
-    def __init__(self, base: SSAValue, pitch: SSAValue, body: Region | None = None, at_most: int | None = None) -> None:
+    def __init__(
+        self,
+        base: SSAValue,
+        pitch: SSAValue,
+        body: Region | None = None,
+        at_most: int | None = None,
+        columns: Region | None = None,
+        columns_at_most: int | None = None,
+    ) -> None:
+        limits = {"at_most": at_most, "columns_at_most": columns_at_most}
         super().__init__(
             operands=[base, pitch],
-            regions=[body or Region(Block(arg_types=[i32, i32]))],
-            properties={"at_most": None if at_most is None else IntegerAttr(at_most, i64)},
+            regions=[body or Region(Block(arg_types=[i32, i32])), [] if columns is None else [columns]],
+            properties={name: None if limit is None else IntegerAttr(limit, i64) for name, limit in limits.items()},
             result_types=[RegionType()],
         )
 
     @property
     def member(self) -> MemberOp:
         """The end of the body."""
-        last = self.body.block.last_op
-        assert isinstance(last, MemberOp)
-        return last
+        return _member(self.body)
 
     def depends_on_line(self) -> set[SSAValue]:
         """The values of the body that differ from line to line."""
-        found: set[SSAValue] = {self.body.block.args[1]}
-        for op in self.body.block.ops:
-            if not found.isdisjoint(op.operands):
-                found.update(op.results)
-        return found
+        return depends_on(self.body, self.body.block.args[1])
 
     def verify_(self) -> None:
-        if [arg.type for arg in self.body.block.args] != [i32, i32]:
-            raise VerifyException("the body of mask.lines takes (q: i32, line: i32)")
-        if not isinstance(self.body.block.last_op, MemberOp):
-            raise VerifyException("the body of mask.lines must end in mask.member")
-        if self.at_most is not None and self.at_most.value.data < 0:
-            raise VerifyException(f"mask.lines cannot have at most {self.at_most.value.data} lines")
-        _verify_scalar_body(self, MemberOp)
-        if not self.depends_on_line().isdisjoint((self.member.first, self.member.last)):
-            raise VerifyException("the first and last line of mask.lines cannot depend on the line")
+        _verify_lines(self, self.body, "body", self.at_most)
+        if self.columns is not None:
+            _verify_lines(self, self.columns, "columns", self.columns_at_most)
+        elif self.columns_at_most is not None:
+            raise VerifyException("mask.lines has a number of columns, but no columns")
+
+
+def _member(body: Region) -> MemberOp:
+    last = body.block.last_op
+    assert isinstance(last, MemberOp)
+    return last
+
+
+def _verify_lines(op: LinesOp, body: Region, what: str, at_most: IntegerAttr[I64] | None) -> None:
+    takes = "(q: i32, line: i32)" if body is op.body else "(kv: i32, line: i32)"
+    if [arg.type for arg in body.block.args] != [i32, i32]:
+        raise VerifyException(f"the {what} of mask.lines takes {takes}")
+    if not isinstance(body.block.last_op, MemberOp):
+        raise VerifyException(f"the {what} of mask.lines must end in mask.member")
+    if at_most is not None and at_most.value.data < 0:
+        raise VerifyException(f"mask.lines cannot have at most {at_most.value.data} lines")
+    verify_scalar_body(op, body, MemberOp)
+    if not depends_on(body, body.block.args[1]).isdisjoint((_member(body).first, _member(body).last)):
+        raise VerifyException("the first and last line of mask.lines cannot depend on the line")
 
 
 @irdl_op_definition

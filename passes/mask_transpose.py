@@ -15,7 +15,7 @@ from xdsl.builder import Builder
 from xdsl.context import Context
 from xdsl.dialects import arith as xdsl_arith
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i32
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -57,7 +57,11 @@ def _place(op: mask.PlaceOp) -> Operation:
 
 
 def _lines(op: mask.LinesOp) -> Operation:
-    """A predicate that asks for the line of the key, which now is its first argument."""
+    """The columns as rows, if they are known; else a predicate that asks for the line of the key, which now is its
+    first argument.
+    """
+    if op.columns is not None:
+        return _exchanged_lines(op, op.columns)
     where = mask.WhereOp()
     body = Builder(InsertPoint.at_end(where.body.block))
     key, query = where.body.block.args
@@ -80,6 +84,15 @@ def _lines(op: mask.LinesOp) -> Operation:
         visible = body.insert(xdsl_arith.AndIOp(visible, other)).result
     body.insert(mask.YieldOp(visible))
     return where
+
+
+def _exchanged_lines(op: mask.LinesOp, columns: Region) -> Operation:
+    """Rows and columns of lines exchanged."""
+    limits = [None if limit is None else limit.value.data for limit in (op.at_most, op.columns_at_most)]
+    rows, columns = op.detach_region(op.body), op.detach_region(columns)
+    for body, name in ((rows, "kv"), (columns, "q")):
+        body.block.args[0].name_hint = name
+    return mask.LinesOp(op.base, op.pitch, columns, limits[1], rows, limits[0])
 
 
 _EXCHANGED: dict[type[Operation], Callable[[Any], Operation]] = {

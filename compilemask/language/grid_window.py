@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeAlias
@@ -40,6 +40,26 @@ class Clamped:
         first = larger(smaller(position // dilation - window // 2, count - window), 0) * dilation + rest
         return first, smaller(first + ((window - 1) * dilation + 1), extent)
 
+    def seen_from(self, position: Integer, extent: Integer) -> tuple[Integer, Integer]:
+        """The first position in whose window a position lies, and the one behind the last such one."""
+        dilation = self.dilation
+        if dilation == 1:
+            return self._seen_from(position, extent)
+        rest = position % dilation
+        first, last = self._seen_from(position // dilation, (extent - rest + (dilation - 1)) // dilation)
+        return first * dilation + rest, last * dilation + (rest - (dilation - 1))
+
+    def _seen_from(self, position: Integer, extent: Integer) -> tuple[Integer, Integer]:
+        """The same where every position counts: windows at the ends are those of several positions."""
+        window, before = self.window, self.window // 2
+        first = chosen(position >= window, position - (window - before - 1), 0)
+        return first, chosen(position >= extent - window, extent, smaller(position + (before + 1), extent))
+
+    @property
+    def most_seen_from(self) -> int:
+        """Positions from the first to the last of `seen_from`: a key in the first and in the last window is in all."""
+        return (2 * self.window - 2) * self.dilation + 1
+
 
 @dataclass(frozen=True, eq=False)
 class Cut:
@@ -52,8 +72,17 @@ class Cut:
         first = position // self.size * self.size
         return first, smaller(first + self.size, extent)
 
+    seen_from = range
+
+    @property
+    def most_seen_from(self) -> int:
+        """Positions from the first to the last of `seen_from`."""
+        return self.size
+
 
 Axis: TypeAlias = Clamped | Cut
+Range: TypeAlias = Callable[[Integer, Integer], tuple[Integer, Integer]]
+"""(position, extent of the axis) -> the first of some positions, and the one behind the last."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,8 +122,12 @@ class GridWindow(Mask):
         pitch = data["width"]
         if self.unit != 1:
             pitch = builder.add(MuliOp(pitch, builder.constant(self.unit)), "pitch")
-        line, at_most = (self._line2, _longest(self.axes[0])) if len(self.sizes) == 2 else (self._line3, None)
-        lines = emit_lines(builder, (data["origin"], pitch), line, data, at_most)
+        raster = data["origin"], pitch
+        if len(self.sizes) == 2:
+            most = _longest(self.axes[0]), self.axes[0].most_seen_from
+            lines = emit_lines(builder, raster, self._line2, data, most[0], self._column2, most[1])
+        else:
+            lines = emit_lines(builder, raster, self._line3, data, columns=self._column3)
         across = self.axes[-1]
         if isinstance(across, Cut) or across.dilation == 1:
             return lines
@@ -111,26 +144,51 @@ class GridWindow(Mask):
     # ---- the traced bodies ----
 
     def _line2(self, q: Integer, line: Integer, height: Integer, width: Integer, origin: Integer) -> Line:
-        point = self._point(q, origin)
-        y = point // width
-        first, last = self.axes[0].range(y, height)
-        inside = (q >= origin) & (q < origin + self._tokens(height * width))
-        lo, hi = self._columns(point - y * width, line, width, origin)
-        hidden = _off_step(self.axes[0], line, y)
-        hi = hi if hidden is None else chosen(hidden, lo, hi)
-        return Line(lo, hi, first, chosen(inside, last, first))
+        return self._image_line(q, line, (height, width), origin, [axis.range for axis in self.axes])
+
+    def _column2(self, kv: Integer, line: Integer, height: Integer, width: Integer, origin: Integer) -> Line:
+        return self._image_line(kv, line, (height, width), origin, [axis.seen_from for axis in self.axes])
 
     def _line3(
         self, q: Integer, line: Integer, frames: Integer, height: Integer, width: Integer, origin: Integer
     ) -> Line:
+        return self._video_line(q, line, (frames, height, width), origin, [axis.range for axis in self.axes])
+
+    def _column3(
+        self, kv: Integer, line: Integer, frames: Integer, height: Integer, width: Integer, origin: Integer
+    ) -> Line:
+        return self._video_line(kv, line, (frames, height, width), origin, [axis.seen_from for axis in self.axes])
+
+    def _image_line(
+        self, position: Integer, line: Integer, sizes: tuple[Integer, Integer], origin: Integer, ranges: Sequence[Range]
+    ) -> Line:
+        height, width = sizes
+        point = self._point(position, origin)
+        y = point // width
+        first, last = ranges[0](y, height)
+        inside = (position >= origin) & (position < origin + self._tokens(height * width))
+        lo, hi = self._columns(point - y * width, line, width, origin, ranges[1])
+        hidden = _off_step(self.axes[0], line, y)
+        hi = hi if hidden is None else chosen(hidden, lo, hi)
+        return Line(lo, hi, first, chosen(inside, last, first))
+
+    def _video_line(
+        self,
+        position: Integer,
+        line: Integer,
+        sizes: tuple[Integer, Integer, Integer],
+        origin: Integer,
+        ranges: Sequence[Range],
+    ) -> Line:
         """Line t * height + y; those of other y between the first and the last are empty."""
-        point = self._point(q, origin)
+        frames, height, width = sizes
+        point = self._point(position, origin)
         row = point // width
         t = row // height
         y = row - t * height
-        (first_t, last_t), (first_y, last_y) = self.axes[0].range(t, frames), self.axes[1].range(y, height)
-        inside = (q >= origin) & (q < origin + self._tokens(frames * height * width))
-        lo, hi = self._columns(point - row * width, line, width, origin)
+        (first_t, last_t), (first_y, last_y) = ranges[0](t, frames), ranges[1](y, height)
+        inside = (position >= origin) & (position < origin + self._tokens(frames * height * width))
+        lo, hi = self._columns(point - row * width, line, width, origin, ranges[2])
         line_t = line // height
         line_y = line - line_t * height
         hidden = (line_y < first_y) | (line_y >= last_y)
@@ -139,8 +197,10 @@ class GridWindow(Mask):
         first, last = first_t * height + first_y, (last_t - 1) * height + last_y
         return Line(lo, chosen(hidden, lo, hi), first, chosen(inside, last, first))
 
-    def _columns(self, x: Integer, line: Integer, width: Integer, origin: Integer) -> tuple[Integer, Integer]:
-        first, last = self.axes[-1].range(x, width)
+    def _columns(
+        self, x: Integer, line: Integer, width: Integer, origin: Integer, range_of: Range
+    ) -> tuple[Integer, Integer]:
+        first, last = range_of(x, width)
         start = origin + self._tokens(line * width)
         return start + self._tokens(first), start + self._tokens(last)
 

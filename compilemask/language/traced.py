@@ -106,14 +106,24 @@ def emit_lines(
     line: Callable[..., Line],
     data: Mapping[str, SSAValue],
     at_most: int | None = None,
+    columns: Callable[..., Line] | None = None,
+    columns_at_most: int | None = None,
 ) -> SSAValue:
-    """What line(q, number, **data) says of each line of a raster, which is (base, pitch)."""
-    body = _body(("q", "line"))
+    """What line(q, number, **data) says of each line of a raster, which is (base, pitch). `columns`, if given, says the
+    same of (kv, number): which queries see a key.
+    """
+    rows = _line_body("q", line, data)
+    others = None if columns is None else _line_body("kv", columns, data)
+    return builder.add(dialect.LinesOp(*raster, rows, at_most, others, columns_at_most), "lines")
+
+
+def _line_body(position: str, line: Callable[..., Line], data: Mapping[str, SSAValue]) -> Region:
+    body = _body((position, "line"))
     emitter = Emitter(body, dict(data))
     found = line(Q, KV, **_symbols(data))
     values = [emitter.value(_symbol(bound)) for bound in (found.lo, found.hi, found.first, found.last)]
     body.add_op(dialect.MemberOp(*values))
-    return builder.add(dialect.LinesOp(*raster, Region(body), at_most), "lines")
+    return Region(body)
 
 
 class Pointwise(Mask):

@@ -104,3 +104,24 @@ mask.func @lines(%base: i32, %pitch: i32) -> !mask.region {
 // CHECK-NEXT:     %lo = arith.addi %{{[a-z0-9_]+}}, %kv : i32
 // CHECK:          mask.yield
 // CHECK-NOT:      mask.lines
+
+// Columns that are known become the rows.
+mask.func @columns(%base: i32, %pitch: i32) -> !mask.region {
+  %visible = mask.lines at %base pitch %pitch at_most 2 {
+  ^bb0(%q: i32, %line: i32):
+    %keys = mask.keys
+    mask.member %line to %keys of %q to %keys
+  } columns {
+  ^bb0(%kv: i32, %line: i32):
+    mask.member %kv to %line of %base to %kv
+  }
+  mask.return %visible
+}
+// CHECK:      mask.func @columns
+// CHECK-NEXT:   %visible = mask.lines at %base pitch %pitch {
+// CHECK-NEXT:   ^{{[a-z0-9]+}}(%q: i32, %line: i32):
+// CHECK-NEXT:     mask.member %q to %line of %base to %q
+// CHECK-NEXT:   } columns at_most 2 {
+// CHECK-NEXT:   ^{{[a-z0-9]+}}(%kv: i32, %line_1: i32):
+// CHECK-NEXT:     %keys = mask.queries
+// CHECK-NEXT:     mask.member %line_1 to %keys of %kv to %keys

@@ -405,3 +405,32 @@ mask.func @bad(%n: i32) -> !mask.region {
   mask.return %r
 }
 // CHECK: mask.where in @bad: ascending names argument 0, which is no table
+
+// -----
+// CHECK: {{^// -+$}}
+
+// mask.lines: a number of columns without columns
+mask.func @bad(%n: i32) -> !mask.region {
+  %r = "mask.lines"(%n, %n) <{columns_at_most = 3 : i64}> ({
+  ^bb0(%q: i32, %line: i32):
+    mask.member %q to %line of %q to %q
+  }) : (i32, i32) -> !mask.region
+  mask.return %r
+}
+// CHECK: mask.lines has a number of columns, but no columns
+
+// -----
+// CHECK: {{^// -+$}}
+
+// mask.lines: columns whose lines depend on the line
+mask.func @bad(%n: i32) -> !mask.region {
+  %r = mask.lines at %n pitch %n {
+  ^bb0(%q: i32, %line: i32):
+    mask.member %q to %line of %q to %q
+  } columns {
+  ^bb0(%kv: i32, %row: i32):
+    mask.member %kv to %row of %kv to %row
+  }
+  mask.return %r
+}
+// CHECK: the first and last line of mask.lines cannot depend on the line

@@ -114,6 +114,9 @@ mask.func @blocks(%offsets: memref<?xi32>, %chosen: memref<?xi32>, %base: i32, %
   %own = mask.lines at %base pitch %size {
   ^bb0(%q: i32, %line: i32):
     mask.member %line to %q of %base to %q
+  } columns at_most 5 {
+  ^bb0(%kv: i32, %line: i32):
+    mask.member %kv to %line of %kv to %size
   }
   %visible = mask.union %near, %own
   mask.return %visible
@@ -132,6 +135,9 @@ mask.func @blocks(%offsets: memref<?xi32>, %chosen: memref<?xi32>, %base: i32, %
 // CHECK-NEXT:    %own = mask.lines at %base pitch %size {
 // CHECK-NEXT:    ^bb{{[0-9]+}}(%q_1: i32, %line_1: i32):
 // CHECK-NEXT:      mask.member %line_1 to %q_1 of %base to %q_1
+// CHECK-NEXT:    } columns at_most 5 {
+// CHECK-NEXT:    ^bb{{[0-9]+}}(%kv: i32, %line_2: i32):
+// CHECK-NEXT:      mask.member %kv to %line_2 of %kv to %size
 // CHECK-NEXT:    }
 
 // GENERIC: "mask.func"() <{sym_name = "leaves", function_type = (i32, i32) -> !mask.region}> ({
