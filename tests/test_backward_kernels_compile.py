@@ -12,9 +12,12 @@ from xdsl.dialects.builtin import AnyFloat, bf16, f16, f32
 
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.lowering.tiling_to_tt.attention_backward_config import BackwardConfig, Side
+from compilemask.lowering.tiling_to_tt.attention_backward_keys import emit_keys
+from compilemask.lowering.tiling_to_tt.attention_backward_queries import emit_queries
 from compilemask.lowering.tiling_to_tt.attention_backward_rows import emit_rows
-from compilemask.runtime.attention_backward_cuda import EMITTERS
 from compilemask.runtime.target import parse_target
+
+EMITTERS = {"keys": emit_keys, "queries": emit_queries}
 
 
 def compiled(side: Side, head_dim: int, element: AnyFloat, target: str, folder: Path) -> Any:
