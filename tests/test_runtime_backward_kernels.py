@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 from compare import assert_close, dense_attention, dense_gradients, random_inputs
 from sample_masks import MASKS
-from torch._subclasses.fake_tensor import FakeTensor
 from xdsl.dialects.builtin import f16, f32, i32
 from xdsl.ir import Attribute
 from xdsl.parser import Parser
@@ -25,20 +23,25 @@ from compilemask.dialects.triton.types import PointerType
 from compilemask.runtime import attention_backward_cuda
 from compilemask.runtime.gradient_inputs import GradientInputs
 
-
-def live_tensors() -> list[torch.Tensor]:
-    """All tensors in main memory."""
-    return [
-        x
-        for x in gc.get_objects()
-        # Tensors that torch.compile has left behind may have no memory.
-        if issubclass(type(x), torch.Tensor) and not issubclass(type(x), FakeTensor) and x.device.type == "cpu"
-    ]
+_asked: list[torch.Tensor] = []
+"""Tensors whose addresses were asked for, under `watch_addresses`."""
 
 
-def memory_at(address: int, dtype: type, tensors: list[torch.Tensor] | None = None) -> np.ndarray:
-    """What lies behind an address, up to the end of the one of the tensors (of all, if not given) that holds it."""
-    for x in live_tensors() if tensors is None else tensors:
+def watch_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remember tensors whose addresses are asked for, so that `memory_at` finds them."""
+    data_ptr = torch.Tensor.data_ptr
+
+    def watched(x: torch.Tensor) -> int:
+        _asked.append(x)
+        return data_ptr(x)
+
+    _asked.clear()
+    monkeypatch.setattr(torch.Tensor, "data_ptr", watched)
+
+
+def memory_at(address: int, dtype: type) -> np.ndarray:
+    """What lies behind an address, up to the end of the tensor that holds it."""
+    for x in reversed(_asked):
         storage = x.untyped_storage()
         start, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
         if start <= address < end:
@@ -54,10 +57,9 @@ def launch_in_numpy(text: str, grid: tuple[int, int, int], device: torch.device,
     func = module.body.block.first_op
     assert isinstance(func, tt.FuncOp)
     given: list[Any] = []
-    tensors = live_tensors()
     for value, argument in zip(arguments, func.body.block.args, strict=True):
         if isinstance(argument.type, PointerType):
-            given.append(memory_at(value, HELD_IN[argument.type.pointee_type], tensors))
+            given.append(memory_at(value, HELD_IN[argument.type.pointee_type]))
         else:
             given.append(np.float32(value) if isinstance(value, float) else value)
     run_kernel(module, grid, given, seed=0)
@@ -66,6 +68,7 @@ def launch_in_numpy(text: str, grid: tuple[int, int, int], device: torch.device,
 @pytest.fixture
 def on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are texts, and are executed in numpy."""
+    watch_addresses(monkeypatch)
     monkeypatch.setattr(attention_backward_cuda, "kernel_for", lambda text, device, options: text)
     monkeypatch.setattr(attention_backward_cuda, "target_of", lambda device: "cuda:90")
     monkeypatch.setattr(attention_backward_cuda, "launch", launch_in_numpy)

@@ -13,7 +13,7 @@ from compare import assert_close, dense_attention, dense_gradients, random_input
 from patch_cases import parts
 from sample_masks import MASKS
 from test_hopper_kernel import ELEMENT, storage
-from test_runtime_backward_kernels import CHANGES, HELD_IN, launch_in_numpy, memory_at
+from test_runtime_backward_kernels import CHANGES, HELD_IN, launch_in_numpy, memory_at, watch_addresses
 from xdsl.dialects.builtin import ModuleOp
 
 import compilemask as cm
@@ -75,6 +75,7 @@ def queries_kernel(head_dim: int, dtype: torch.dtype, config: HopperQueriesConfi
 @pytest.fixture(autouse=True)
 def _on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are modules or texts, and are executed in numpy."""
+    watch_addresses(monkeypatch)
     for module in (attention_backward_cuda, hopper_backward):
         monkeypatch.setattr(module, "kernel_for", lambda text, device, options: text)
         monkeypatch.setattr(module, "launch", launch)
