@@ -85,10 +85,15 @@ def _sizes(
         "visits": layout.visits,
         "patterns": layout.patterns,
     }
-    for name in signature.strided:
-        strides = tensors[name].stride()
-        values |= {f"{name}_batch": strides[0], f"{name}_head": strides[1], f"{name}_row": strides[2]}
+    for name, of_axes in _stride_names(signature.strided):
+        values.update(zip(of_axes, tensors[name].stride(), strict=False))  # not that of the last axis, which is 1
     return [values[name] for name in signature.sizes]
+
+
+@cache
+def _stride_names(strided: tuple[str, ...]) -> list[tuple[str, tuple[str, str, str]]]:
+    """The names of the strides of tensors by name."""
+    return [(name, (f"{name}_batch", f"{name}_head", f"{name}_row")) for name in strided]
 
 
 def _run(function: HostFunction, arguments: Arguments, threads: int) -> None:

@@ -6,8 +6,8 @@ import ctypes
 import platform
 import struct
 import tempfile
+from array import array
 from collections.abc import Sequence
-from ctypes import c_int64
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,16 +38,21 @@ class Arguments:
 
     def __init__(self, memory: Sequence[torch.Tensor | list[int]], numbers: Sequence[float] = ()) -> None:
         values: list[int] = []
-        self._memory = [(c_int64 * len(x))(*x) if isinstance(x, list) else x for x in memory]
-        for x in self._memory:
-            is_tensor = isinstance(x, torch.Tensor)
-            address = x.data_ptr() if is_tensor else ctypes.addressof(x)
-            values += (address, address, 0, x.numel() if is_tensor else len(x), 1)
+        self._memory: list[torch.Tensor | array[int]] = []
+        for x in memory:
+            if isinstance(x, list):
+                x = array("q", x)
+                address, size = x.buffer_info()
+            else:
+                address, size = x.data_ptr(), x.numel()
+            self._memory.append(x)
+            values += (address, address, 0, size, 1)
         values += [int.from_bytes(struct.pack("<f", number), "little") for number in numbers]
-        self._values = (c_int64 * len(values))(*values)
-        first = ctypes.addressof(self._values)
-        self._places = (ctypes.c_void_p * len(values))(*range(first, first + 8 * len(values), 8))
-        self.address = ctypes.addressof(self._places)
+        # Arrays of Python's own are made several times as fast as those of ctypes.
+        self._values = array("q", values)
+        first = self._values.buffer_info()[0]
+        self._places = array("q", range(first, first + 8 * len(values), 8))
+        self.address = self._places.buffer_info()[0]
 
 
 class HostFunction:
