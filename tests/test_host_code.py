@@ -152,23 +152,25 @@ def test_a_new_process_runs_no_compiler(folder: Path) -> None:
     assert numbers == others
 
 
-@pytest.mark.parametrize("emit", [attention, attention_backward_keys, attention_backward_queries])
-def test_compiled_within_half_a_second(emit: Callable[[int, Blocks], str]) -> None:
+def seconds_to_compile(text: str, name: str) -> float:
     """Of this process, on a machine that may be busy; the best of three."""
-    times = []
+    times: list[float] = []
     for _ in range(3):
         start = time.process_time()
-        host_code._compiled(emit(64, Blocks.choose(512)), emit.__name__)
+        host_code._compiled(text, name)
         times.append(time.process_time() - start)
-    assert min(times) < 0.5
+    return min(times)
+
+
+@pytest.mark.parametrize("emit", [attention, attention_backward_keys, attention_backward_queries])
+def test_compiled_within_half_a_second(emit: Callable[[int, Blocks], str]) -> None:
+    assert seconds_to_compile(emit(64, Blocks.choose(512)), emit.__name__) < 0.5
 
 
 def test_descriptors_of_the_longest_mask_are_compiled_within_half_a_second() -> None:
     compiled = cm.compile(CATALOGUE["sliding_tile3d"].make(300, 300)).program
     text = descriptor.descriptor(descriptor.Source(compiled.intervals, 128, compiled.room.shared))
-    start = time.process_time()
-    host_code._compiled(text, descriptor.NAME)
-    assert time.process_time() - start < 0.5
+    assert seconds_to_compile(text, descriptor.NAME) < 0.5
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="there is no procfs to read memory from")
