@@ -365,6 +365,10 @@ class EnvelopeOp(IRDLOperation):
             result_types=[EnvelopeType()],
         )
 
+    def verify_(self) -> None:
+        if self.part.value.data < 0:
+            raise VerifyException(f"tiling.envelope: there is no part {self.part.value.data}; parts count from 0")
+
 
 @irdl_op_definition
 class ClassifyOp(IRDLOperation):

@@ -88,6 +88,8 @@ class Tile:
         owner = row.returned.owner
         between = isinstance(owner, interval.BetweenOp)
         parts = parts_of(owner.outer) if isinstance(owner, interval.BetweenOp) else parts_of(row.returned)
+        if part >= (1 if between else len(parts)):
+            raise LoweringError(f"prove: tiling.envelope asks for part {part} of a set that has {len(parts)}")
         chosen = parts if between else [parts[part]]
         hulls = [row.hull(item) for item in chosen]
         within = z3().And(rows[0] <= self.call.q, self.call.q < rows[1])

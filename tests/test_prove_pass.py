@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from proof_masks import MASKS, SORTED_LABELS
-from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, i32
 from xdsl.parser import Parser
 
 from compilemask.dialects import interval, tiling
@@ -204,3 +204,11 @@ def test_tables_ascend_only_if_the_mask_says_so() -> None:
                 lowered.replace("attributes {ascending = [3 : i64]}", ""),
             )
         )
+
+
+def test_a_part_that_the_set_has_not_is_named() -> None:
+    module = pipeline.lower(Parser(make_context(), CAUSAL).parse_module(), "tiling")
+    envelope = next(op for op in module.walk() if isinstance(op, tiling.EnvelopeOp))
+    envelope.part = IntegerAttr(7, i32)
+    with pytest.raises(LoweringError, match="part 7 of a set that has 1"):
+        ProvePass().apply(make_context(), module)

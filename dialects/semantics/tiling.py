@@ -162,7 +162,9 @@ class _Machine:
             lo, hi = (bound[rows] for bound in sets.ranges[part])
             core = (int(lo.max()), int(hi.min())) if (lo < hi).all() else (0, 0)
             return Envelope(_hull([(lo, hi)]), core)
-        family = sets.families[part - len(sets.ranges)]
+        number = part - len(sets.ranges)
+        assert number < len(sets.families), f"tiling.envelope asks for part {part} of @{name}, which has fewer"
+        family = sets.families[number]
         return Envelope(_hull([_cells(family, rows)]), (0, 0))
 
     def _classify(self, callee: SymbolRefAttr, rows: slice, envelopes: list[Envelope]) -> Iterator[Run]:

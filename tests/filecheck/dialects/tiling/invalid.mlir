@@ -66,6 +66,18 @@ func.func @bad(%i: i32) {
 // -----
 // CHECK: {{^// -+$}}
 
+// tiling.envelope: a part before the first
+tiling.func @bad(%tile: i32, %queries: i32, %keys: i32) -> !tiling.runs attributes {shape = #tiling.shape<128 x 128>, patterns = #tiling<patterns stored>, reserve = #tiling.reserve<unknown>} {
+  %rows = tiling.rows %tile of %queries
+  %e = "tiling.envelope"(%rows, %queries, %keys) <{callee = @f, part = -1 : i32}> : (!tiling.rows, i32, i32) -> !tiling.envelope
+  %runs = tiling.classify @f over %rows within given %queries, %keys : i32, i32
+  tiling.return %runs
+}
+// CHECK: tiling.envelope: there is no part -1; parts count from 0
+
+// -----
+// CHECK: {{^// -+$}}
+
 // tiling.envelope: no rows
 tiling.func @bad(%tile: i32, %queries: i32, %keys: i32) -> !tiling.runs attributes {shape = #tiling.shape<128 x 128>, patterns = #tiling.patterns stored, reserve = #tiling.reserve<unknown>} {
   %e = "tiling.envelope"(%tile) <{callee = @f, part = 0 : i32}> : (i32) -> !tiling.envelope
