@@ -17,7 +17,7 @@ from compilemask.dialects import interval
 from compilemask.dialects.semantics.interval import RowSets, evaluate
 from compilemask.lowering.descriptor_layout import KEYS, ceil_div
 from compilemask.lowering.patch_grid import Patches, PatchGrid, patch_shapes
-from compilemask.lowering.visited_tiles import Ranges
+from compilemask.lowering.visited_tiles import Ranges, Span
 
 Ints = NDArray[np.int64]
 Image: TypeAlias = tuple[int, tuple[int, ...]]
@@ -36,12 +36,8 @@ def lie_on_raster(func: interval.FuncOp, arguments: Sequence[int | None], patche
     """Whether all families of a function in normal form surely have the lines of an image: its origin and its width.
     Arguments that the host does not know are None.
     """
-    ranges = Ranges(1)
-    q, *others = func.body.block.args
-    ranges.known[q] = ranges.constant(0)._replace(most=ranges.constant(patches.length).most)
-    for argument, value in zip(others, (patches.length, patches.length, *arguments), strict=True):
-        if value is not None:
-            ranges.known[argument] = ranges.constant(value)
+    every_row = Span(np.array([0]), np.array([patches.length]))
+    ranges = Ranges.of_call(func, every_row, patches.length, patches.length, arguments)
     expected = {(patches.origin, patches.sizes[-1])}
     for op in func.body.block.walk():
         if isinstance(op, interval.FamilyOp):

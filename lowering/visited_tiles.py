@@ -47,6 +47,19 @@ class Ranges:
     known: dict[SSAValue, Span] = field(default_factory=dict[SSAValue, Span])
     _truths: dict[SSAValue, Truth] = field(default_factory=dict[SSAValue, Truth])
 
+    @classmethod
+    def of_call(
+        cls, func: interval.FuncOp, rows: Span, queries: int, keys: int, arguments: Sequence[int | None]
+    ) -> Ranges:
+        """Those of a call, for tiles of these rows; None stands for an argument that the host does not know."""
+        ranges = cls(len(rows.least))
+        q, *others = func.body.block.args
+        ranges.known[q] = rows
+        for argument, value in zip(others, (queries, keys, *arguments), strict=True):
+            if value is not None:
+                ranges.known[argument] = ranges.constant(value)
+        return ranges
+
     def constant(self, value: int) -> Span:
         """The same number for all rows."""
         numbers = np.full(self.tiles, value, dtype=np.int64)
@@ -149,13 +162,9 @@ def most_partial_tiles(
     `func` is in normal form. `arguments` are its mask parameters; None stands for one that the host does not know.
     """
     tiles = ceil_div(queries, rows)
-    ranges = Ranges(tiles)
     first = np.arange(tiles, dtype=np.int64) * rows
-    q, *others = func.body.block.args
-    ranges.known[q] = Span(first, np.minimum(first + rows, queries) - 1)
-    for argument, value in zip(others, (queries, keys, *arguments), strict=True):
-        if value is not None:
-            ranges.known[argument] = ranges.constant(value)
+    span = Span(first, np.minimum(first + rows, queries) - 1)
+    ranges = Ranges.of_call(func, span, queries, keys, arguments)
     end = func.body.block.last_op
     assert isinstance(end, interval.ReturnOp)
     root = end.value.owner
