@@ -9,7 +9,8 @@ from test_descriptor_kernels import check_equal
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
 from compilemask.runtime import compile
-from compilemask.runtime.compile_kernel import Options, compile_for
+from compilemask.runtime.compile_kernel import compile_for
+from compilemask.runtime.program import OPTIONS
 
 LARGEST = ["draft_tree", "hstu_arbitrary", "natten2d, dilated", "natten3d", "sliding_tile3d", "topk_blocks"]
 """Those with the most arithmetic in their kernels."""
@@ -24,5 +25,5 @@ def test_equal_to_the_cpu_build(name: str, queries: int, keys: int) -> None:
 @pytest.mark.parametrize("name", LARGEST)
 def test_kernels_compile(name: str) -> None:
     program = compile(CATALOGUE[name].make(1000, 1000)).program
-    for kernel in descriptor_kernels.emit(program.tiling_module).values():
-        assert compile_for(print_generic(kernel), "cuda:90", Options(num_warps=4))["cubin"]
+    for kernel, module in descriptor_kernels.emit(program.tiling_module).items():
+        assert compile_for(print_generic(module), "cuda:90", OPTIONS[kernel])["cubin"]

@@ -8,7 +8,8 @@ from sample_masks import MASKS
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
 from compilemask.runtime import compile
-from compilemask.runtime.compile_kernel import Options, compile_for
+from compilemask.runtime.compile_kernel import compile_for
+from compilemask.runtime.program import OPTIONS
 
 MACHINE_CODE = {"cuda": "cubin", "hip": "hsaco"}
 
@@ -16,8 +17,8 @@ MACHINE_CODE = {"cuda": "cubin", "hip": "hsaco"}
 def check_compiles(name: str, target: str) -> None:
     """Assert that all kernels of a mask compile for a target."""
     program = compile(MASKS[name](1000, 1000)).program
-    for kernel in descriptor_kernels.emit(program.tiling_module).values():
-        forms = compile_for(print_generic(kernel), target, Options(num_warps=4))
+    for kernel, module in descriptor_kernels.emit(program.tiling_module).items():
+        forms = compile_for(print_generic(module), target, OPTIONS[kernel])
         assert forms[MACHINE_CODE[target.split(":")[0]]]
 
 
@@ -33,7 +34,7 @@ def test_other_targets(target: str) -> None:
 
 def test_patterns_are_stored_sixteen_bytes_at_a_time() -> None:
     kernels = descriptor_kernels.emit(compile(MASKS["hstu"](1000, 1000)).program.tiling_module)
-    ptx = compile_for(print_generic(kernels["patterns"]), "cuda:90", Options(num_warps=4))["ptx"]
+    ptx = compile_for(print_generic(kernels["patterns"]), "cuda:90", OPTIONS["patterns"])["ptx"]
     assert "st.global.v4" in ptx
 
 

@@ -11,7 +11,7 @@ import pytest
 import compilemask
 from compilemask.runtime import compile, compile_kernel, disk_cache
 from compilemask.runtime.binary import Binary
-from compilemask.runtime.compile_kernel import DEFAULT, Source
+from compilemask.runtime.compile_kernel import Source
 from compilemask.runtime.target import Target
 
 pytest.importorskip("triton")
@@ -70,14 +70,14 @@ def test_damaged_files_are_not_used(name: str, folder: Path) -> None:
 def test_a_new_process_needs_no_text() -> None:
     program = compile(compilemask.causal()).program
     sources = [Source(name, lambda name=name: program.kernel_text(name)) for name in ("fill", "count")]
-    fill, count = compile_kernel._binaries(sources, HOPPER, DEFAULT)
+    fill, count = compile_kernel._binaries(sources, HOPPER)
     assert (fill.name, count.name) == ("causal_fill", "causal_count")
     assert fill.format == "=Q" + "i" * 12 + "Q" * len(fill.scratch)
 
     def emit() -> str:
         raise AssertionError("IR was emitted")
 
-    again = compile_kernel._binaries([Source("count", emit), Source("fill", emit)], HOPPER, DEFAULT)
+    again = compile_kernel._binaries([Source("count", emit), Source("fill", emit)], HOPPER)
     assert again == [count, fill]
 
 
@@ -90,5 +90,5 @@ def test_kernels_compile_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> No
         return BINARY._replace(name=text)
 
     monkeypatch.setattr(compile_kernel, "_compiled_binary", compiled)
-    found = compile_kernel._binaries([Source.of(name) for name in "abc"], HOPPER, DEFAULT)
+    found = compile_kernel._binaries([Source(name, lambda name=name: name) for name in "abc"], HOPPER)
     assert [binary.name for binary in found] == ["a", "b", "c"]

@@ -10,13 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 import torch
 
 from compilemask.errors import DeviceError, TargetError
 from compilemask.passes.instrument import current_observers
 from compilemask.runtime import disk_cache
+from compilemask.runtime.assign_layouts import assign_layouts
 from compilemask.runtime.binary import Binary, binary_of
 from compilemask.runtime.driver import Kernel
 from compilemask.runtime.target import Target, parse_target
@@ -27,11 +28,18 @@ if TYPE_CHECKING:
 _ENTRY = re.compile(r'tt\.func.*?(?:sym_name\s*=\s*"(\w+)"|@(\w+))', re.DOTALL)
 
 
+Passes: TypeAlias = Literal["all", "few", "few and coalesce"]
+
+
 class Options(NamedTuple):
     """How Triton schedules a kernel."""
 
     num_warps: int = 4
     num_stages: int = 3
+    passes: Passes = "all"
+    """Triton's passes that make Triton-GPU IR, on cuda: all, or the few of `assign_layouts`, with or without the one
+    that looks for wide accesses to memory.
+    """
 
 
 DEFAULT = Options()
@@ -43,11 +51,7 @@ class Source(NamedTuple):
     identity: str
     text: Callable[[], str]
     """Gives a module in Triton IR."""
-
-    @classmethod
-    def of(cls, text: str) -> Source:
-        """The source of a text that is there."""
-        return cls(text, lambda: text)
+    options: Options = DEFAULT
 
 
 class _Key(NamedTuple):
@@ -76,19 +80,19 @@ def kernel_for(text: str, device: torch.device, options: Options = DEFAULT) -> K
 
     Raises DeviceError if there is no such device, MissingDependencyError without Triton.
     """
-    return kernels_for([Source.of(text)], device, options)[0]
+    return kernels_for([Source(text, lambda: text, options)], device)[0]
 
 
-def kernels_for(sources: Sequence[Source], device: torch.device, options: Options = DEFAULT) -> list[Kernel]:
+def kernels_for(sources: Sequence[Source], device: torch.device) -> list[Kernel]:
     """As `kernel_for`, of several modules: what must be compiled is compiled at the same time, the first one first."""
     if device.type != "cuda" or cast("int | None", device.index) is None:
         raise DeviceError(f"kernels run on a CUDA device with an index, got {device}")
     # Python keeps the hash of a string: finding a kernel again costs no pass over its text.
-    keys = [_Key(source.identity, options, device.index) for source in sources]
+    keys = [_Key(source.identity, source.options, device.index) for source in sources]
     with _lock:
         missing = [(key, source) for key, source in zip(keys, sources, strict=True) if key not in _kernels]
         if missing:
-            binaries = _binaries([source for _, source in missing], target_of(device), options)
+            binaries = _binaries([source for _, source in missing], target_of(device))
             # The current device decides where the driver loads a binary.
             with torch.cuda.device(device):
                 for (key, source), binary in zip(missing, binaries, strict=True):
@@ -96,16 +100,16 @@ def kernels_for(sources: Sequence[Source], device: torch.device, options: Option
         return [_kernels[key] for key in keys]
 
 
-def _binaries(sources: Sequence[Source], target: Target, options: Options) -> list[Binary]:
+def _binaries(sources: Sequence[Source], target: Target) -> list[Binary]:
     """Triton and the assembler release Python's lock: while one text is compiled, the next one is made.
 
     Observers see one kernel after the other.
     """
-    names = [f"{options} {source.identity}" for source in sources]
+    names = [f"{source.options} {source.identity}" for source in sources]
     found = [disk_cache.find(name, target) for name in names]
     with ThreadPoolExecutor(1 if current_observers() else len(sources)) as pool:
         pending = {
-            index: pool.submit(copy_context().run, _compiled_binary, source.text(), target, options)
+            index: pool.submit(copy_context().run, _compiled_binary, source.text(), target, source.options)
             for index, source in enumerate(sources)
             if found[index] is None
         }
@@ -153,15 +157,22 @@ def compile_text(text: str, target: Target, options: Mapping[str, object], form:
     version = disk_cache.triton_version()
     import triton
 
+    given = dict(options)
+    passes = given.pop("passes", "all") if form == "ttir" and target.backend == "cuda" else "all"
     with tempfile.TemporaryDirectory(prefix="compilemask-") as folder:
         path = Path(folder) / f"{_entry_name(text)}.{form}"
         path.write_text(text)
         try:
-            given = dict(options)
+            if passes != "all":
+                num_warps, coalesce = cast("int", given["num_warps"]), passes == "few and coalesce"
+                laid_out = assign_layouts(path, target, num_warps, coalesce=coalesce)
+                path = path.with_suffix(".ttgir")
+                path.write_text(laid_out)
             kernel = cast("CompiledKernel", triton.compile(str(path), target=target.for_triton(), options=given))
         except Exception as error:
             raise TargetError(f"Triton {version} cannot compile this module for {target}: {error}") from error
     forms = cast("dict[str, Any]", kernel.asm)
+    forms.setdefault(form, text)
     for observer in current_observers():
         observer.compiled(path.stem, str(target), {"mlir": text, **forms})
     return kernel

@@ -17,7 +17,7 @@ from compilemask.lowering.tiling_to_scf import descriptor
 from compilemask.lowering.tiling_to_scf.attention import SIGNATURE, attention
 from compilemask.lowering.tiling_to_scf.attention_frame import Blocks
 from compilemask.passes.observers import printed
-from compilemask.runtime.compile_kernel import DEFAULT, Options, compile_for
+from compilemask.runtime.compile_kernel import Options, compile_for
 from compilemask.runtime.target import parse_target
 from compilemask.runtime.validate import MAX_HEAD_DIM
 
@@ -66,7 +66,9 @@ def check_kernel_request(level: str, target: str | None, head_dim: int, dtype: t
 
 def descriptor_kernels(program: Program, level: str, target: str | None) -> dict[str, str]:
     """The kernels that build a mask's descriptor, by name, at a level."""
-    return {name: _at(text, level, target, DEFAULT) for name, text in program.kernels.items()}
+    from compilemask.runtime.program import OPTIONS
+
+    return {name: _at(text, level, target, OPTIONS[name]) for name, text in program.kernels.items()}
 
 
 def attention_kernel_text(level: str, target: str | None, head_dim: int, dtype: torch.dtype) -> str:

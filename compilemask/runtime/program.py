@@ -43,6 +43,12 @@ from compilemask.runtime.row_intervals import IntervalSet
 from compilemask.runtime.validate import MAX_GRID, check_lengths
 
 PatchShapes: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+OPTIONS = {
+    "count": Options(passes="few"),
+    "fill": Options(passes="few"),
+    "patterns": Options(passes="few and coalesce"),
+}
+"""How the kernels that build descriptors are compiled: they run for microseconds, and each new mask waits for them."""
 LEADING = 3
 """Arguments of interval and tiling functions before the mask's parameters."""
 PATTERN_PROGRAMS = 2048
@@ -176,8 +182,8 @@ class Program:
             # `fill` takes longest to compile: it comes first.
             names = sorted(descriptor_kernels.KERNELS, key=lambda name: name != "fill")
             identity = f"{self.passes} {self.key}"
-            sources = [Source(f"{name} {identity}", partial(self.kernel_text, name)) for name in names]
-            by_name = dict(zip(names, kernels_for(sources, device, Options(num_warps=4)), strict=True))
+            sources = [Source(f"{name} {identity}", partial(self.kernel_text, name), OPTIONS[name]) for name in names]
+            by_name = dict(zip(names, kernels_for(sources, device), strict=True))
             found = self._loaded[device] = {name: by_name[name] for name in descriptor_kernels.KERNELS}
         return found
 

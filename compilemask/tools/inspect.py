@@ -88,8 +88,9 @@ def kernels_of(mask: Mask, target: str, head_dim: int, dtype: str, names: Sequen
 
     import compilemask as cm
     from compilemask.runtime.attention_cuda import attention_kernel
-    from compilemask.runtime.compile_kernel import DEFAULT, Options, compile_kernel
+    from compilemask.runtime.compile_kernel import Options, compile_kernel
     from compilemask.runtime.kernel_text import check_kernel_request
+    from compilemask.runtime.program import OPTIONS
 
     element = getattr(torch, dtype, None)
     if not isinstance(element, torch.dtype):
@@ -97,7 +98,7 @@ def kernels_of(mask: Mask, target: str, head_dim: int, dtype: str, names: Sequen
     check_kernel_request("ptx", target, head_dim, element)
     program = cm.compile(mask).program
 
-    def portable(text: str, options: Options = DEFAULT) -> Kernel:
+    def portable(text: str, options: Options) -> Kernel:
         return Kernel(lambda: text, partial(compile_kernel, text, target, options))
 
     found: dict[str, Kernel] = {}
@@ -110,7 +111,7 @@ def kernels_of(mask: Mask, target: str, head_dim: int, dtype: str, names: Sequen
             kernel = attention_kernel(head_dim, element, target)
             found[name] = portable(kernel.text, kernel.options)
         else:
-            found[name] = portable(program.kernel_text(name))
+            found[name] = portable(program.kernel_text(name), OPTIONS[name])
     return found
 
 
