@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from xdsl.dialects.builtin import IntAttr, NoneAttr, TensorType
 from xdsl.ir import Attribute, Operation, ParametrizedAttribute, TypeAttribute
@@ -54,9 +55,15 @@ def shape_of(type_: Attribute) -> tuple[int, ...]:
     return type_.get_shape() if isinstance(type_, TensorType) else ()
 
 
+@lru_cache(maxsize=1024)
+def _tensor(element: Attribute, shape: tuple[int, ...], encoding: Attribute) -> TensorType[Attribute]:
+    """The type, made once: of a thousand types in a kernel a dozen differ."""
+    return TensorType(element, shape, encoding)
+
+
 def with_shape(element: Attribute, shape: Sequence[int], encoding: Attribute | None = None) -> Attribute:
     """A tensor of `element` with this shape and encoding; `element` itself for the empty shape."""
-    return TensorType(element, shape, encoding or NoneAttr()) if shape else element
+    return _tensor(element, tuple(shape), encoding or NoneAttr()) if shape else element
 
 
 def encoding_of(type_: Attribute) -> Attribute | None:
@@ -67,7 +74,7 @@ def encoding_of(type_: Attribute) -> Attribute | None:
 def like(type_: Attribute, element: Attribute) -> Attribute:
     """`type_` (scalar or tensor) with another element type and the same encoding."""
     if isinstance(type_, TensorType):
-        return TensorType(element, type_.get_shape(), type_.encoding)
+        return _tensor(element, type_.get_shape(), type_.encoding)
     return element
 
 

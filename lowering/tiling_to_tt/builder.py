@@ -145,6 +145,23 @@ class _ConstantPool:
         self.last = op
 
 
+_verified_forms: set[tuple[object, ...]] = set()
+
+
+def _verify(op: Operation) -> None:
+    """Verify an operation, of all that have its types and attributes only the first: no verifier looks at more.
+
+    Raises LoweringError.
+    """
+    form = (type(op), *op.operand_types, None, *op.result_types, *op.properties.items(), *op.attributes.items())
+    if form not in _verified_forms:
+        try:
+            op.verify()
+        except VerifyException as error:
+            raise LoweringError(str(error)) from error
+        _verified_forms.add(form)
+
+
 class KernelBuilder:
     """One kernel under construction; see the module's docstring for how to write one."""
 
@@ -177,10 +194,7 @@ class KernelBuilder:
         for operand in op.operands:
             self.check_visible(operand)
         if not op.regions and not op.has_trait(IsTerminator):
-            try:
-                op.verify()
-            except VerifyException as error:
-                raise LoweringError(str(error)) from error
+            _verify(op)
             self._verified.add(op)
         self._blocks[-1].add_op(op)
         return op
