@@ -87,7 +87,18 @@ def test_integers(kind: type[Operation], a: int, b: int) -> None:
 def test_shifts(value: int, amount: int) -> None:
     assert _operation(xdsl_arith.ShRSIOp, value, amount) == value >> amount
     assert _operation(xdsl_arith.ShRUIOp, value, amount) == signed(value % 2**32 >> amount)
-    assert _operation(xdsl_arith.ShLIOp, value, amount) == signed(value << amount)
+    if value << amount == signed(value << amount):
+        assert _operation(xdsl_arith.ShLIOp, value, amount) == value << amount
+    else:
+        with pytest.raises(OverflowError, match="shli leaves 32 bits"):
+            _operation(xdsl_arith.ShLIOp, value, amount)
+
+
+@pytest.mark.parametrize("kind", [xdsl_arith.ShLIOp, xdsl_arith.ShRSIOp, xdsl_arith.ShRUIOp])
+@pytest.mark.parametrize("amount", [-1, 32, 40])
+def test_shifts_by_more_bits_than_there_are(kind: type[Operation], amount: int) -> None:
+    with pytest.raises(OverflowError, match=f"a shift by {amount} to {amount} bits"):
+        _operation(kind, 1, amount)
 
 
 @pytest.mark.parametrize("predicate", arith.CMPI_PREDICATES)

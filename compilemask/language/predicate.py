@@ -219,6 +219,8 @@ def _binary(operation: str, lhs: object, rhs: object) -> Integer:
     left, right = _integer(lhs), _integer(rhs)
     if operation == "//" and right.kind == "constant" and right.payload == 0:
         raise MaskError("the predicate of where() divides by zero")
+    if operation in ("<<", ">>") and right.kind == "constant" and not 0 <= right.payload <= 31:
+        raise MaskError(f"the predicate of where() shifts by {right.payload} bits; expected 0 to 31")
     return Integer(operation, (left, right))
 
 

@@ -49,6 +49,17 @@ def _signed(a: Value) -> Value:
     return ((a & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 
 
+def _shift(function: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
+    """A shift by 0 to 31 bits; hardware does with other amounts what it likes."""
+
+    def shifted(a: Value, b: Value) -> Value:
+        if b.size and (b.min() < 0 or b.max() > 31):
+            raise OverflowError(f"a shift by {b.min()} to {b.max()} bits leaves 32 bits")
+        return function(a, b)
+
+    return shifted
+
+
 def _as_unsigned(function: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
     return lambda a, b: _signed(function(_unsigned(a), _unsigned(b)))
 
@@ -70,9 +81,9 @@ _BINARY: dict[type[Operation], Callable[[Value, Value], Value]] = {
     xdsl_arith.AndIOp: np.bitwise_and,
     xdsl_arith.OrIOp: np.bitwise_or,
     xdsl_arith.XOrIOp: np.bitwise_xor,
-    xdsl_arith.ShLIOp: lambda a, b: _signed(a << b),
-    xdsl_arith.ShRSIOp: np.right_shift,
-    xdsl_arith.ShRUIOp: lambda a, b: _signed(_unsigned(a) >> b),
+    xdsl_arith.ShLIOp: _shift(np.left_shift),
+    xdsl_arith.ShRSIOp: _shift(np.right_shift),
+    xdsl_arith.ShRUIOp: _shift(lambda a, b: _signed(_unsigned(a) >> b)),
     xdsl_arith.AddfOp: np.add,
     xdsl_arith.SubfOp: np.subtract,
     xdsl_arith.MulfOp: np.multiply,

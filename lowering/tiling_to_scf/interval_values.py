@@ -187,8 +187,9 @@ class Scope:
             raise LoweringError("numbers are shifted by less than 32 bits")
         if isinstance(op, xdsl_arith.ShRSIOp):
             return self.fb.binary("shrsi", a, by)
-        name = "shli" if isinstance(op, xdsl_arith.ShLIOp) else "shrui"
-        return self._unsigned(lambda a, b: self.fb.binary(name, a, b), a, by)
+        if isinstance(op, xdsl_arith.ShLIOp):
+            return self._checked(self.fb.binary("shli", a, by), op.result.type)
+        return self._unsigned(lambda a, b: self.fb.binary("shrui", a, b), a, by)
 
     _KNOWN: ClassVar[dict[type[Operation], _Emit]] = {
         xdsl_arith.AddiOp: lambda self, a, b: a + b,
