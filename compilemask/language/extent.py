@@ -38,6 +38,29 @@ class Extent:
     is_image: bool = False
     """Whether the values are the origin and the sizes of an image or a video in raster order."""
 
+    def check(self, given: Sequence[int | torch.Tensor], queries: int, keys: int) -> None:
+        """Raises `MaskError` if the values speak of a longer sequence. Reads nothing from device memory."""
+        if (values := _on_host(given)) is None:
+            return
+        length: Callable[..., Any] = cast("Any", self.end)
+        end = _greatest(length(*values))
+        most = keys if self.keys_only else max(queries, keys)
+        if end > most:
+            raise MaskError(f"{self.what} is {end}; for {queries} queries and {keys} keys expected at most {most}")
+
+
+@dataclass(frozen=True, eq=False)
+class Room(Extent):
+    """How many queries, or keys, a table has entries for: a longer sequence would be read from behind its end. `end`
+    looks at the table's shape alone, which is known wherever the table lives.
+    """
+
+    def check(self, given: Sequence[int | torch.Tensor], queries: int, keys: int) -> None:
+        room: Callable[..., int] = cast("Any", self.end)
+        entries, (needed, of) = room(*given), (keys, "keys") if self.keys_only else (queries, "queries")
+        if entries < needed:
+            raise MaskError(f"{self.what} has entries for {entries} {of}, got {needed} {of}")
+
 
 @dataclass(frozen=True, eq=False)
 class Plane:
@@ -61,26 +84,18 @@ class Limit:
     """Whether the axes of the mask are exchanged: its rows are keys."""
 
     def check(self, parameters: Mapping[str, int | torch.Tensor], queries: int, keys: int) -> None:
-        """Raises `MaskError` if the extent is longer than the sequence. Reads nothing from device memory.
+        """Raises `MaskError` if the extent does not fit the sequence. Reads nothing from device memory.
 
         Tables have shape [B, H, n].
         """
         if self.transposed:
             queries, keys = keys, queries
         for plane, names in self.planes:
-            if (values := _on_host(parameters, names)) is None:
+            if (values := _on_host([parameters[name] for name in names])) is None:
                 return
             sizes: Callable[..., tuple[Any, Any]] = cast("Any", plane.sizes)
             queries, keys = (_greatest(size) for size in sizes(queries, keys, *values))
-        if (values := _on_host(parameters, self.names)) is None:
-            return
-        length: Callable[..., Any] = cast("Any", self.extent.end)
-        end = _greatest(length(*values))
-        most = keys if self.extent.keys_only else max(queries, keys)
-        if end > most:
-            raise MaskError(
-                f"{self.extent.what} is {end}; for {queries} queries and {keys} keys expected at most {most}"
-            )
+        self.extent.check([parameters[name] for name in self.names], queries, keys)
 
     def image(self, parameters: Mapping[str, int | torch.Tensor]) -> tuple[int, tuple[int, ...]] | None:
         """The origin and the sizes of the image that the extent is about; None if it is about none, or they differ
@@ -92,9 +107,8 @@ class Limit:
         return (values[0], tuple(values[1:])) if len(values) == len(self.names) else None
 
 
-def _on_host(parameters: Mapping[str, int | torch.Tensor], names: Sequence[str]) -> list[int | torch.Tensor] | None:
+def _on_host(given: Sequence[int | torch.Tensor]) -> list[int | torch.Tensor] | None:
     """Parameters for arithmetic; None if one lies in device memory."""
-    given = [parameters[name] for name in names]
     if any(not isinstance(value, int) and value.device.type != "cpu" for value in given):
         return None
     return [value if isinstance(value, int) else value.long() for value in given]
@@ -122,4 +136,4 @@ def end_of_image(origin: Any, height: Any, width: Any) -> Any:
     return origin + height * width
 
 
-__all__ = ["Extent", "Limit", "Plane", "check_limits", "end_of_image", "last_offset"]
+__all__ = ["Extent", "Limit", "Plane", "Room", "check_limits", "end_of_image", "last_offset"]

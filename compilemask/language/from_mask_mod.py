@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, i32, i64
@@ -12,7 +13,7 @@ from xdsl.ir import Block, Region, SSAValue
 from compilemask.dialects import mask as dialect
 from compilemask.errors import MaskError
 from compilemask.language.builder import Builder
-from compilemask.language.extent import Extent
+from compilemask.language.extent import Extent, Room
 from compilemask.language.from_mask_mod_graph import Emitter, Graph, Node
 from compilemask.language.mask import Mask
 from compilemask.language.user_code import SideEffects, captured, located
@@ -31,6 +32,7 @@ class _FromMaskMod(Mask):
     visible: Node
     names: tuple[str, ...]
     ascending: frozenset[int]
+    rooms: dict[tuple[int, str], int | None]
     axes: tuple[tuple[str, Value], ...]
     label: str
 
@@ -39,11 +41,20 @@ class _FromMaskMod(Mask):
         return self.label
 
     def extents(self) -> tuple[Extent, ...]:
-        tables = ((number, self.graph.tables[number]) for number in sorted(self.ascending))
-        return tuple(
-            Extent(f"{self.label}: {self.names[number]}", (value,), _checked_ascending(self.names[number]))
-            for number, value in tables
-        )
+        found: list[Extent] = []
+        for number in sorted(_reads(self.visible)):
+            name, values = self.names[number], (self.graph.tables[number],)
+            what = f"{self.label}: {name}"
+            if number in self.ascending:
+                found.append(Extent(what, values, _checked_ascending(name)))
+            if number in self.graph.trusted:
+                found.append(Extent(what, values, _checked_not_negative(name)))
+            found += [
+                Room(what, values, partial(_entries, size), keys_only=axis == "kv")
+                for (table, axis), size in self.rooms.items()
+                if table == number
+            ]
+        return tuple(found)
 
     def emit(self, builder: Builder) -> SSAValue:
         used = _reads(self.visible)
@@ -75,6 +86,24 @@ def _checked_ascending(name: str) -> Callable[[torch.Tensor], int]:
         return 0
 
     return check
+
+
+def _checked_not_negative(name: str) -> Callable[[torch.Tensor], int]:
+    """The check, when a mask is used, that a table of indices in host memory still counts from the begin."""
+
+    def check(table: torch.Tensor) -> int:
+        if bool((table < 0).any()):
+            raise MaskError(
+                f"{name} holds negative indices, and did not when from_mask_mod saw it; make the mask again"
+            )
+        return 0
+
+    return check
+
+
+def _entries(size: int | None, table: torch.Tensor) -> int:
+    """How many entries a table has along an axis: so many, or all."""
+    return int(table.shape[-1]) if size is None else size
 
 
 def _ascends(table: torch.Tensor) -> bool:
@@ -111,7 +140,8 @@ def from_mask_mod(
     Raises:
         MaskError: the function cannot be traced (the message says what it did, on which line, and what to write
             instead), has side effects, a captured tensor holds no integers or truth values, or `sorted_tables` names
-            none of them; where the mask is used, if a table in host memory that ascended does not any more.
+            none of them; where the mask is used, if it reads a table at q_idx or kv_idx and there are more queries or
+            keys than entries, or if a table in host memory that ascended, or held no negative index, does so no more.
     """
     from compilemask.language.from_mask_mod_rules import apply
     from compilemask.language.from_mask_mod_trace import HINT, Traced, TraceMode, Tracer, as_array, refuse
@@ -133,7 +163,7 @@ def from_mask_mod(
     names = captured_names(mask_mod, tracer.sources)
     ascending = _ascending(tracer.graph.tables, tracer.sources, names, _reads(visible), list(sorted_tables))
     axes = tuple((name, _axis_value(name, size)) for name, size in (("b", B), ("h", H)) if _uses(visible, name))
-    return _FromMaskMod(tracer.graph, visible, names, ascending, axes, label_of(mask_mod, "mask_mod"))
+    return _FromMaskMod(tracer.graph, visible, names, ascending, tracer.rooms, axes, label_of(mask_mod, "mask_mod"))
 
 
 # ---- what the graph uses ----

@@ -72,6 +72,8 @@ class Graph:
 
     tables: list[Value] = field(default_factory=lambda: [])
     """What "read" nodes read, by number."""
+    trusted: set[int] = field(default_factory=set[int])
+    """The tables whose entries were seen not to be negative, and are relied on to stay so."""
     _nodes: dict[object, Node] = field(default_factory=dict[object, Node])
 
     def node(self, kind: str, operands: tuple[Node, ...] = (), payload: Hashable = None, truth: bool = False) -> Node:
@@ -106,6 +108,10 @@ class Graph:
             lhs, rhs = self.as_integer(lhs), self.as_integer(rhs)
         if kind == "floordiv" and rhs.number == 0:
             raise MaskError("from_mask_mod: the mask_mod divides by zero")
+        if kind == "shr" and rhs.number is not None and rhs.number > 31:
+            rhs = self.integer(31)  # the sign is all that is left of 32 bits
+        if kind in ("shl", "shr") and rhs.number is not None and not 0 <= rhs.number <= 31:
+            raise MaskError(f"from_mask_mod: the mask_mod shifts by {rhs.number} bits; masks compute in 32 bits")
         if lhs.number is not None and rhs.number is not None:
             value = _OPERATIONS[kind][1](lhs.number, rhs.number)
             return self.truth(bool(value)) if truth else self.integer(value)
@@ -173,10 +179,17 @@ class Graph:
                 return self._is_remainder(value)
             case "read":
                 assert isinstance(value.payload, int)
-                known = self.tables[value.payload].least_and_greatest()
-                return known is not None and known[0] >= 0
+                return self.holds_no_negative(value.payload)
             case _:
                 return value.is_truth
+
+    def holds_no_negative(self, table: int) -> bool:
+        """Whether the entries of a table in host memory are not negative, which is relied on from now on."""
+        known = self.tables[table].least_and_greatest()
+        if known is None or known[0] < 0:
+            return False
+        self.trusted.add(table)
+        return True
 
     def _is_remainder(self, value: Node) -> bool:
         """x - (x // c) * c with a positive c."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 from typing import Any, NoReturn
 
 import numpy as np
@@ -80,6 +81,14 @@ def as_array(node: Node) -> Nodes:
     return result
 
 
+@dataclass(frozen=True, eq=False)
+class _Table:
+    number: int
+    tensor: torch.Tensor
+    steps: dict[int, int]
+    """The axes that are not those of b and h, and how many entries each strides over."""
+
+
 @dataclass(eq=False)
 class Tracer:
     """What is known while a mask_mod runs."""
@@ -91,8 +100,10 @@ class Tracer:
     """The captured tensor that each table of the graph is a view of."""
     created: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     """Tensors that the mask_mod makes from numbers: constants."""
-    _tables: dict[tuple[int, int | None, int | None, int], tuple[int, torch.Tensor]] = field(
-        default_factory=dict[tuple[int, int | None, int | None, int], tuple[int, torch.Tensor]]
+    rooms: dict[tuple[int, str], int | None] = field(default_factory=dict[tuple[int, str], int | None])
+    """Tables that are read at "q" or at "kv" itself: for how many there are entries, None if for all of the table's."""
+    _tables: dict[tuple[int, int | None, int | None, int], _Table] = field(
+        default_factory=dict[tuple[int, int | None, int | None, int], "_Table"]
     )
 
     def axis(self, name: str, size: int | None) -> Node:
@@ -150,14 +161,20 @@ class Tracer:
     def place(self, tensor: torch.Tensor, index: Sequence[Node]) -> tuple[int, Node]:
         """Which table of the graph an entry is in, and where."""
         axes = {node.kind: axis for axis, node in reversed(list(enumerate(index))) if node.kind in ("b", "h")}
-        number = self._table(tensor, axes.get("b"), axes.get("h"))
+        table = self._table(tensor, axes.get("b"), axes.get("h"))
         position = self.graph.integer(0)
-        for axis, node in enumerate(index):
-            if axis not in axes.values():
-                size = int(tensor.shape[axis])
-                scaled = self.graph.binary("mul", position, self.graph.integer(size))
-                position = self.graph.binary("add", scaled, self._wrapped(node, size))
-        return number, position
+        for axis, steps in table.steps.items():
+            size, node = int(tensor.shape[axis]), index[axis]
+            scaled = self.graph.binary("mul", self._wrapped(node, size), self.graph.integer(steps))
+            position = self.graph.binary("add", position, scaled)
+            if node.kind in ("q", "kv"):
+                self._needs_room(table, node.kind, size)
+        return table.number, position
+
+    def _needs_room(self, table: _Table, kind: str, size: int) -> None:
+        known = self.rooms.setdefault((table.number, kind), None if len(table.steps) == 1 else size)
+        if known is not None:
+            self.rooms[table.number, kind] = min(known, size)
 
     def _wrapped(self, node: Node, size: int) -> Node:
         """The index; negative ones count from the end."""
@@ -167,39 +184,37 @@ class Tracer:
         behind = graph.binary("add", node, graph.integer(size))
         return graph.select(graph.compare("slt", node, graph.integer(0)), behind, node)
 
-    def _table(self, tensor: torch.Tensor, batch_axis: int | None, head_axis: int | None) -> int:
+    def _table(self, tensor: torch.Tensor, batch_axis: int | None, head_axis: int | None) -> _Table:
         key = (id(tensor), batch_axis, head_axis, tensor.data_ptr() if tensor.device.type != "meta" else 0)
         if key not in self._tables:
-            view = self._view(tensor, batch_axis, head_axis)
+            view, steps = self._view(tensor, batch_axis, head_axis)
             is_plain = tensor.dim() == 1 and batch_axis is None and head_axis is None
             source = tensor if (is_plain and view.dtype == tensor.dtype) or tensor.dim() == 0 else view
-            is_scalar = tensor.dim() == sum(axis is not None for axis in (batch_axis, head_axis))
-            self.graph.tables.append(Value(view, source, is_scalar))
+            self.graph.tables.append(Value(view, source, not steps))
             self.sources.append(tensor)
-            self._tables[key] = (len(self.sources) - 1, tensor)
-        return self._tables[key][0]
+            self._tables[key] = _Table(len(self.sources) - 1, tensor, steps)
+        return self._tables[key]
 
-    def _view(self, tensor: torch.Tensor, batch_axis: int | None, head_axis: int | None) -> torch.Tensor:
-        """[B or 1, H or 1, entries], without a copy where the strides allow it."""
-        shape = [1, 1]
-        front: list[int] = []
-        for place, (axis, wanted, what) in enumerate(
-            ((batch_axis, self.batches, "batches"), (head_axis, self.heads, "heads"))
-        ):
-            if axis is None:
-                continue
-            size = int(tensor.shape[axis])
-            if wanted is not None and size < wanted:
-                refuse(f"reads a tensor for {size} {what}, expected {wanted}")
-            tensor = tensor.narrow(axis, 0, size if wanted is None else wanted)
-            shape[place] = int(tensor.shape[axis])
-            front.append(axis)
-        rest = [axis for axis in range(tensor.dim()) if axis not in front]
-        if tensor.dtype == torch.bool:
-            tensor = tensor.view(torch.uint8)
+    def _view(
+        self, tensor: torch.Tensor, batch_axis: int | None, head_axis: int | None
+    ) -> tuple[torch.Tensor, dict[int, int]]:
+        """[B or 1, H or 1, entries], never a copy, and how many entries each other axis of the tensor strides over."""
         if not tensor.numel():
             refuse(f"reads a tensor of shape {list(tensor.shape)}, which has no entries")
-        return tensor.permute(*front, *rest).reshape(*shape, -1) if tensor.dim() else tensor.reshape(1, 1, 1)
+        if tensor.dtype == torch.bool:
+            tensor = tensor.view(torch.uint8)
+        sizes, strides = list(tensor.shape), tensor.stride()
+        outer: list[tuple[int, int]] = []
+        for axis, wanted, what in ((batch_axis, self.batches, "batches"), (head_axis, self.heads, "heads")):
+            if axis is not None and wanted is not None and sizes[axis] < wanted:
+                refuse(f"reads a tensor for {sizes[axis]} {what}, expected {wanted}")
+            outer.append((1, 0) if axis is None else (wanted or sizes[axis], strides[axis]))
+        rest = [axis for axis in range(tensor.dim()) if axis not in (batch_axis, head_axis)]
+        unit = gcd(*(strides[axis] for axis in rest if sizes[axis] > 1)) or 1
+        steps = {axis: strides[axis] // unit for axis in rest}
+        entries = 1 + sum((sizes[axis] - 1) * step for axis, step in steps.items())
+        shape, step = zip(*outer, (entries, unit), strict=True)
+        return tensor.as_strided(shape, step), steps
 
     def index(self, tensor: torch.Tensor, index: Any, before: Sequence[Node] = ()) -> Traced:
         """tensor[before][index] of a captured tensor; the last dimensions may be left out or be `:`."""

