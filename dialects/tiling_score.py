@@ -37,6 +37,8 @@ from compilemask.dialects.narrowing import is_memref
 SCORE_ARGUMENTS = ("score", "b", "h", "q", "kv")
 """The first arguments of a score region: a score, its batch, query head, query and key."""
 SCORE_TYPES: tuple[Attribute, ...] = (f32, i32, i32, i32, i32)
+LARGEST_NUMBER = (2 - 2**-23) * 2.0**127
+"""The largest finite f32: scores are of that type, and so are numbers that change them."""
 ELEMENTWISE = ("arith", "math")
 """Dialects whose operations a score region may hold."""
 

@@ -209,6 +209,7 @@ RUNTIME: dict[str, Bad] = {
         "dense",
     ),
     "huge scale": Bad(attend(scale=10**400), cm.ScaleError, "1329 bits", "finite"),
+    "scale too large for float32": Bad(attend(scale=-1e39), cm.ScaleError, "scale is -1e+39", "finite float32"),
     "scale": Bad(attend(scale=float("inf")), cm.ScaleError, "scale is inf", "finite"),
     "string for a mask": Bad(attend(lambda: "causal"), cm.MaskError, "got a str", "a mask"),
     "mask of other batches": Bad(

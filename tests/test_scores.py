@@ -120,6 +120,8 @@ BAD = [
     lambda: make.softcap(0.0),
     lambda: make.softcap(-1),
     lambda: make.softcap(float("inf")),
+    lambda: make.softcap(1e39),
+    lambda: make.softcap(10**400),
     lambda: make.softcap(True),
     lambda: make.softcap("30"),
     lambda: make.softcap(torch.ones(2, 3, 4, 5)),

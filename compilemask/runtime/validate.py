@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch._C._functorch import is_gradtrackingtensor
 
+from compilemask.dialects.tiling_score import LARGEST_NUMBER
 from compilemask.errors import (
     DescriptorError,
     DeviceError,
@@ -121,7 +122,7 @@ def _check_sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
 
 
 def check_scale(scale: float | None, head_dim: int) -> float:
-    """The scale of the scores, 1 / sqrt(head_dim) if not given. Raises ScaleError unless it is a finite number."""
+    """The scale of the scores, 1 / sqrt(head_dim) if not given. Raises ScaleError unless it is a finite f32."""
     if scale is None:
         return 1.0 / math.sqrt(head_dim)
     if isinstance(scale, bool) or not isinstance(scale, int | float):
@@ -130,8 +131,8 @@ def check_scale(scale: float | None, head_dim: int) -> float:
         number = float(scale)
     except OverflowError:  # an int, and too long to be printed
         raise ScaleError(f"scale is an int of {int(scale).bit_length()} bits, expected a finite number") from None
-    if not math.isfinite(number):
-        raise ScaleError(f"scale is {scale}, expected a finite number")
+    if not abs(number) <= LARGEST_NUMBER:
+        raise ScaleError(f"scale is {scale}, expected a finite float32 number")
     return number
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from compilemask.dialects.tiling_score import Weights
+from compilemask.dialects.tiling_score import LARGEST_NUMBER, Weights
 from compilemask.errors import ScoreError
 from compilemask.language.narrowing import is_listed
 from compilemask.score.builder import Plan, ScoreBuilder
@@ -99,13 +100,15 @@ def _from_sequence(what: str, value: Sequence[Any]) -> torch.Tensor:
 
 def number_or_per_head(what: str, value: Any) -> float | torch.Tensor:
     """A finite Python number, or a tensor as `per_head` takes it. Raises ScoreError."""
-    import math
-
     if isinstance(value, bool) or not isinstance(value, int | float):
         return per_head(what, value)
-    if not math.isfinite(value):
-        raise ScoreError(f"{what} is {value}, expected a finite number")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not abs(number) <= LARGEST_NUMBER:
+        raise ScoreError(f"{what} is {number}, expected a finite float32 number")
+    return number
 
 
 __all__ = ["Score", "number_or_per_head", "per_head"]
