@@ -5,7 +5,8 @@
 Float32 inputs. In each case all implementations are prepared and checked against each other, then called in turn in
 shuffled rounds, so that other work on the machine hits all of them; the least time is the fairest of a busy machine.
 Pass `bwd` is the gradient of q, k and v alone. The case `decode` is one query per head, which sees all keys.
-`overheads` are those of a new process, a new kernel and a small call.
+`overheads` are those of a new kernel and of a small call: B = H = 1, 128 queries and keys, D = 64, of a causal mask and
+of its descriptor. From the time of each call the time inside the compiled function is taken away.
 """
 
 from __future__ import annotations
@@ -158,37 +159,69 @@ def run_case(found: Case, threads: int, options: argparse.Namespace) -> list[dic
 
 
 def overheads(calls: int = 10_000) -> dict[str, float]:
-    """What attention costs beside its arithmetic: the first call in ms, compiled and from disk, a small call in us, and
-    what memory grows by in MiB over many of them."""
-    from compilemask.runtime import host_attention, upstream_mlir
+    """What attention costs beside its arithmetic, in one thread: the first call in ms, compiled and from disk; a small
+    call in us, outside the compiled function; and what memory grows by in MiB over many of them."""
+    from compilemask.runtime import attention_cpu_jit, upstream_mlir
 
     upstream_mlir.find()  # imports the bindings
     torch.set_num_threads(1)
-    q, k, v = (torch.randn(1, 1, 16, 72) for _ in range(3))
-    descriptor = cm.compile(cm.causal()).descriptor(16)
+    q, k, v = (torch.randn(1, 1, 128, 64) for _ in range(3))
+    mask = cm.causal()
+    descriptor = cm.compile(mask).descriptor(128)
 
-    def attend() -> torch.Tensor:
-        return cm.attention(q, k, v, descriptor)
-
-    def resident() -> float:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    def attend(mask: cm.Mask | cm.Descriptor = descriptor) -> torch.Tensor:
+        return cm.attention(q, k, v, mask)
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
         compiled = _milliseconds(attend)
-        host_attention._compiled.cache_clear()
+        attention_cpu_jit.forget()
         loaded = _milliseconds(attend)
         del os.environ["TRITON_CACHE_DIR"]
     for _ in range(500):
         attend()
-    before = resident()
-    times = [_milliseconds(attend) for _ in range(calls)]
+    before = _resident()
+    for _ in range(calls):
+        attend()
+    growth = _resident() - before
+    of_mask, function = _outside_and_inside(lambda: attend(mask))
+    of_descriptor, _ = _outside_and_inside(attend)
     return {
         "first_call_compiled_ms": compiled,
         "first_call_from_disk_ms": loaded,
-        "small_call_us": statistics.median(times) * 1e3,
-        "growth_mib": resident() - before,
+        "small_call_of_mask_us": of_mask,
+        "small_call_of_descriptor_us": of_descriptor,
+        "small_call_function_us": function,
+        "growth_mib": growth,
     }
+
+
+def _resident() -> float:
+    """This process' memory in MiB."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _outside_and_inside(call: Call, calls: int = 5000) -> tuple[float, float]:
+    """Medians in us of a call's time outside the compiled function, which is its overhead, and inside."""
+    from compilemask.runtime.host_code import Arguments, HostFunction
+
+    outside: list[float] = []
+    inside: list[float] = []
+    run = HostFunction.__call__
+
+    def timed(function: HostFunction, arguments: Arguments) -> None:
+        start = time.perf_counter()
+        run(function, arguments)
+        inside.append((time.perf_counter() - start) * 1e6)
+
+    HostFunction.__call__ = timed
+    try:
+        for _ in range(calls):
+            whole = _milliseconds(call) * 1e3
+            outside.append(whole - inside[-1])
+    finally:
+        HostFunction.__call__ = run
+    return statistics.median(outside), statistics.median(inside)
 
 
 def header() -> dict[str, object]:

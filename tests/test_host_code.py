@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def module(number: float) -> str:
 
 def run(function: HostFunction, count: int = 37) -> torch.Tensor:
     x = torch.arange(1.0, 1.0 + count)
-    function(Arguments([x, [count]]))
+    function(Arguments([x, array("q", [count])]))
     return x
 
 

@@ -10,7 +10,10 @@ from compilemask.lowering.tiling_to_scf import attention_backward_keys as of_key
 from compilemask.lowering.tiling_to_scf import attention_backward_queries as of_queries
 from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
 from compilemask.runtime.gradient_memory import gradient_like
-from compilemask.runtime.host_attention import call, is_taken, readable
+from compilemask.runtime.host_attention import HostAttention, is_taken, readable
+
+_of_queries = HostAttention(of_queries.attention_backward_queries, of_queries.SIGNATURE)
+_of_keys = HostAttention(of_keys.attention_backward_keys, of_keys.SIGNATURE)
 
 
 def takes(inputs: GradientInputs) -> bool:
@@ -27,6 +30,6 @@ def attention_backward_cpu_jit(inputs: GradientInputs) -> Gradients:
     gradients = {f"grad_{name}": gradient_like(x, torch.float32) for name, x in differentiated.items()}
     tensors = {**read, **gradients, "lse": inputs.lse.contiguous(), "delta": delta.contiguous()}
     heads = (inputs.query.shape[1], inputs.key.shape[1])
-    call(of_queries.attention_backward_queries, of_queries.SIGNATURE, tensors, heads, inputs.descriptor, inputs.scale)
-    call(of_keys.attention_backward_keys, of_keys.SIGNATURE, tensors, heads, inputs.transposed, inputs.scale)
+    _of_queries(tensors, heads, inputs.descriptor, inputs.scale)
+    _of_keys(tensors, heads, inputs.transposed, inputs.scale)
     return Gradients(*(x.to(inputs.query.dtype) for x in gradients.values()), tables=[])

@@ -6,8 +6,10 @@ import torch
 
 from compilemask.lowering.tiling_to_scf.attention import SIGNATURE, attention
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.host_attention import call, is_taken, readable
+from compilemask.runtime.host_attention import HostAttention, is_taken, readable
 from compilemask.runtime.scoring import Scoring
+
+_attend = HostAttention(attention, SIGNATURE)
 
 
 def takes(query: torch.Tensor, scoring: Scoring) -> bool:
@@ -22,5 +24,10 @@ def attention_cpu_jit(
     out = torch.empty(query.shape, dtype=torch.float32)
     lse = torch.empty(query.shape[:3], dtype=torch.float32)
     tensors = {"query": readable(query), "key": readable(key), "value": readable(value), "out": out, "lse": lse}
-    call(attention, SIGNATURE, tensors, (query.shape[1], key.shape[1]), descriptor, scale)
+    _attend(tensors, (query.shape[1], key.shape[1]), descriptor, scale)
     return out.to(query.dtype), lse
+
+
+def forget() -> None:
+    """Drop all functions: those that are called from now on are compiled, or loaded from disk, anew."""
+    _attend.forget()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -41,8 +42,8 @@ def build(function: HostFunction, layout: Layout, arguments: Sequence[Sequence[A
     costs = torch.empty(layout.query_tiles, dtype=torch.int64)
     state = torch.zeros(len(STATE), dtype=torch.int64)
     for mask, given in enumerate(arguments):
-        sizes = [mask if name == "mask" else getattr(layout, name) for name in SIZES]
-        integers = [int(value) for value in given if not isinstance(value, np.ndarray)]
+        sizes = array("q", [mask if name == "mask" else getattr(layout, name) for name in SIZES])
+        integers = array("q", [int(value) for value in given if not isinstance(value, np.ndarray)])
         tables = [torch.from_numpy(np.ascontiguousarray(cast("Any", x))) for x in given if isinstance(x, np.ndarray)]
         function(Arguments([buffer, sizes, state, of_key_tiles, costs, integers, *tables]))
     pairs, patterns, fault = cast("list[int]", state.tolist())

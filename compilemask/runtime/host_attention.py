@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 
+from compilemask.lowering.descriptor_layout import Layout
 from compilemask.lowering.tiling_to_scf.attention_frame import Blocks, Signature
 from compilemask.runtime import upstream_mlir
 from compilemask.runtime.descriptor import Descriptor
@@ -21,7 +23,8 @@ _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 _VECTOR_BITS = {"AVX512": 512, "AVX2": 256}
 _WORTH_A_THREAD = 1 << 20
 """Multiplications, about as many as are done while a thread is woken."""
-_lock = threading.Lock()
+KEPT_PLANS = 256
+"""Plans of a function that are kept for the next call with the same shapes and strides."""
 
 Emit = Callable[[int, Blocks], str]
 """From a head dimension and blocks to the module of a function."""
@@ -39,69 +42,107 @@ def readable(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def call(
-    emit: Emit,
-    signature: Signature,
-    tensors: Mapping[str, torch.Tensor],
-    heads: tuple[int, int],
-    descriptor: Descriptor,
-    scale: float,
-) -> None:
-    """Run the function of a signature for its tensors, by name, with (query heads, key heads).
+class HostAttention:
+    """An attention function for all head dimensions; it is compiled for each one that comes."""
 
-    Those called like a key are of key heads, the others of query heads; `descriptor` is what the function follows.
-    """
-    given = [tensors[name] for name in (*signature.strided, *signature.per_query)]
-    batch, of_items, _, head_dim = tensors[signature.strided[-1]].shape
-    sizes = _sizes(signature, tensors, heads, descriptor, (batch, of_items))
-    arguments = Arguments((*given, descriptor.buffer, sizes, [0]), (scale,))
-    layout = descriptor.layout
-    multiplications = batch * heads[0] * layout.queries * layout.keys * head_dim
-    threads = min(torch.get_num_threads(), sizes[0], 1 + multiplications // _WORTH_A_THREAD)
-    _run(_function(emit, signature.name, head_dim), arguments, threads)
+    def __init__(self, emit: Emit, signature: Signature) -> None:
+        self._emit, self._signature = emit, signature
+        self._names = (*signature.strided, *signature.per_query)
+        self._plan = lru_cache(maxsize=KEPT_PLANS)(self._make_plan)
+        self._function = cache(self._compile)
+        self._lock = threading.Lock()
+
+    def __call__(
+        self, tensors: Mapping[str, torch.Tensor], heads: tuple[int, int], descriptor: Descriptor, scale: float
+    ) -> None:
+        """Run the function for its tensors, by name, with (query heads, key heads).
+
+        Those called like a key are of key heads, the others of query heads; `descriptor` is what the function follows.
+        """
+        given = [tensors[name] for name in self._names]
+        of_items = given[len(self._signature.strided) - 1]
+        strides = [x.stride() for x in given[: len(self._signature.strided)]]
+        plan = self._plan(of_items.shape, tensors["lse"].shape[2], heads, descriptor.layout, *strides)
+        plan([*given, descriptor.buffer], scale)
+
+    def _make_plan(
+        self,
+        items: Sequence[int],
+        queries: int,
+        heads: tuple[int, int],
+        layout: Layout,
+        *strides: tuple[int, ...],
+    ) -> _Plan:
+        """For (batches, heads) of `items` times the descriptor's tiles as items."""
+        batch, of_items, _, head_dim = items
+        values = {
+            "items": batch * of_items * layout.query_tiles,
+            "tiles": layout.query_tiles,
+            "positions": layout.queries,
+            "heads": of_items,
+            "group": heads[0] // heads[1],
+            "queries": queries,
+            "rows": layout.rows,
+            "batch_masks": layout.heads if layout.batch > 1 else 0,
+            "head_masks": int(layout.heads > 1),
+            "order": layout.order,
+            "records": layout.tiles,
+            "visits": layout.visits,
+            "patterns": layout.patterns,
+        }
+        for name, (of_batch, of_head, of_row, _) in zip(self._signature.strided, strides, strict=True):
+            values |= {f"{name}_batch": of_batch, f"{name}_head": of_head, f"{name}_row": of_row}
+        sizes = array("q", [values[name] for name in self._signature.sizes])
+        multiplications = batch * heads[0] * layout.queries * layout.keys * head_dim
+        threads = min(values["items"], 1 + multiplications // _WORTH_A_THREAD)
+        with self._lock:
+            function = self._function(head_dim)
+        return _Plan(function, sizes, threads)
+
+    def _compile(self, head_dim: int) -> HostFunction:
+        vector_bits = _VECTOR_BITS.get(torch.backends.cpu.get_cpu_capability(), 128)
+        return compile_host_function(self._emit(head_dim, Blocks.choose(vector_bits)), self._signature.name)
+
+    def forget(self) -> None:
+        """Drop all functions: those that are called from now on are compiled, or loaded from disk, anew."""
+        self._plan.cache_clear()
+        self._function.cache_clear()
 
 
-def _sizes(
-    signature: Signature,
-    tensors: Mapping[str, torch.Tensor],
-    heads: tuple[int, int],
-    descriptor: Descriptor,
-    items: tuple[int, int],
-) -> list[int]:
-    """What `Signature.sizes` says, for a function with (batches, heads) times the descriptor's tiles as items."""
-    layout = descriptor.layout
-    values = {
-        "items": items[0] * items[1] * layout.query_tiles,
-        "tiles": layout.query_tiles,
-        "positions": layout.queries,
-        "heads": items[1],
-        "group": heads[0] // heads[1],
-        "queries": tensors["lse"].shape[2],
-        "rows": layout.rows,
-        "batch_masks": layout.heads if layout.batch > 1 else 0,
-        "head_masks": int(layout.heads > 1),
-        "order": layout.order,
-        "records": layout.tiles,
-        "visits": layout.visits,
-        "patterns": layout.patterns,
-    }
-    for name, of_axes in _stride_names(signature.strided):
-        values.update(zip(of_axes, tensors[name].stride(), strict=False))  # not that of the last axis, which is 1
-    return [values[name] for name in signature.sizes]
+class _Plan:
+    """All of a call that its tensors' addresses do not decide."""
+
+    def __init__(self, function: HostFunction, sizes: array[int], threads: int) -> None:
+        self._function, self._sizes, self._threads = function, sizes, threads
+        self._idle: list[tuple[Arguments, array[int]]] = []
+        """Arguments with their counters, for the next calls: one for each of as many as there were at a time."""
+
+    def __call__(self, tensors: Sequence[torch.Tensor], scale: float) -> None:
+        """Call the function in as many threads as are worth it, this one among them."""
+        arguments, counter = self._arguments(tensors, scale)
+        others = [
+            _pool().submit(_work, self._function, arguments, tensors)
+            for _ in range(1, min(torch.get_num_threads(), self._threads))
+        ]
+        self._function(arguments)
+        for other in others:
+            other.result()
+        self._idle.append((arguments, counter))
+
+    def _arguments(self, tensors: Sequence[torch.Tensor], scale: float) -> tuple[Arguments, array[int]]:
+        try:
+            arguments, counter = self._idle.pop()
+        except IndexError:
+            counter = array("q", [0])
+            return Arguments((*tensors, self._sizes, counter), (scale,)), counter
+        arguments.exchange(tensors, scale)
+        counter[0] = 0
+        return arguments, counter
 
 
-@cache
-def _stride_names(strided: tuple[str, ...]) -> list[tuple[str, tuple[str, str, str]]]:
-    """The names of the strides of tensors by name."""
-    return [(name, (f"{name}_batch", f"{name}_head", f"{name}_row")) for name in strided]
-
-
-def _run(function: HostFunction, arguments: Arguments, threads: int) -> None:
-    """Call a function in so many threads, this one among them."""
-    others = [_pool().submit(function, arguments) for _ in range(threads - 1)]
+def _work(function: HostFunction, arguments: Arguments, tensors: Sequence[torch.Tensor]) -> None:
+    """What other threads do. They keep the tensors, in case that an interrupted call no longer does."""
     function(arguments)
-    for other in others:
-        other.result()
 
 
 @cache
@@ -111,13 +152,3 @@ def _pool() -> ThreadPoolExecutor:
 
 # Threads do not survive in a child process.
 os.register_at_fork(after_in_child=_pool.cache_clear)
-
-
-def _function(emit: Emit, name: str, head_dim: int) -> HostFunction:
-    with _lock:
-        return _compiled(emit, name, head_dim, _VECTOR_BITS.get(torch.backends.cpu.get_cpu_capability(), 128))
-
-
-@cache
-def _compiled(emit: Emit, name: str, head_dim: int, vector_bits: int) -> HostFunction:
-    return compile_host_function(emit(head_dim, Blocks.choose(vector_bits)), name)
