@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import pytest
 import torch
 from catalogue import CATALOGUE
 from descriptor_checks import check_against_dense
+from descriptor_digests import of_masks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interval_samples import SAMPLES
@@ -36,13 +36,6 @@ def function_of(name: str, rows: int) -> HostFunction:
     function = build_cpu_jit.function_for(SAMPLES[name].func, rows, shared=False)
     assert function is not None
     return function
-
-
-def of_masks(compiled: cm.Compiled, queries: int, keys: int) -> tuple[Layout, list[list[Any]]]:
-    """The layout, and the arguments of each mask."""
-    layout = compiled.program.layout(compiled.parameters, queries, keys)
-    masks = [divmod(g, layout.heads) for g in range(layout.masks)]
-    return layout, [[parameter.of_mask(*mask) for parameter in compiled.parameters] for mask in masks]
 
 
 def compiled_build(compiled: cm.Compiled, queries: int, keys: int) -> Descriptor | None:

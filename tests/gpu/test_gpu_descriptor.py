@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from descriptor_checks import check_against_dense
+from descriptor_digests import MADE, check
 from sample_masks import MASKS, random_offsets
 from test_descriptor_build_cpu_jit import compiled_build
 
@@ -108,3 +109,9 @@ def test_equal_to_the_build_that_mlir_compiled_for_the_cpu(name: str) -> None:
         on_gpu, on_cpu = compiled.descriptor(queries, keys, "cuda"), compiled_build(compiled, queries, keys)
         assert on_cpu is not None
         assert torch.equal(on_gpu.check().defined(), on_cpu.defined())
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_digests(name: str) -> None:
+    """Those in the file, which builds on the CPU have too, where MLIR is installed and no GPU is (`make test`)."""
+    check(name, lambda compiled, queries, keys: compiled.descriptor(queries, keys, "cuda"))
