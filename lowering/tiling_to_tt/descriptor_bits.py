@@ -12,8 +12,8 @@ def bits_below(kb: KernelBuilder, count: Value) -> Value:
 
 def bits_between(kb: KernelBuilder, begin: Value, end: Value) -> Value:
     """A word with the bits begin <= i < end set, for bounds of any value."""
-    begin, end = (kb.minimum(kb.maximum(bound, 0), 32) for bound in (begin, end))
-    return bits_below(kb, end) & ~bits_below(kb, begin)
+    word = (-1 << (kb.maximum(begin, 0) & 31)) & kb.shift_right_unsigned(-1, -kb.minimum(end, 32) & 31)
+    return kb.where((begin < 32) & (end > 0), word, 0)
 
 
 def popcount(kb: KernelBuilder, word: Value) -> Value:

@@ -41,9 +41,8 @@ def _counts(kernel: DescriptorKernel, classes: TileClasses) -> tuple[Value, Valu
         partial, turns, full, inside = loop.carried
         block = classes.block(loop.index, inside)
         words = [popcount(kb, word) for word in (block.partial, block.turns, block.full)]
-        sums = kb.reduce_many(
-            [*words, classes.last_is_full(block)], 0, lambda a, b: [x + y for x, y in zip(a, b, strict=True)]
-        )
+        # One instruction each within a warp, as long as they are reduced one by one.
+        sums = [kb.reduce(lanes, 0, "sum") for lanes in (*words, classes.last_is_full(block))]
         loop.yield_(partial + sums[0], turns + sums[1], full + sums[2], sums[3])
     partial, turns, full, inside = loop.results
     # Each run turns twice; one that reaches the end of the last block has not turned back yet.

@@ -21,8 +21,10 @@ N_PARTIAL, FIRST_KEY_TILE, FIRST_PATTERN, UNSEEN = 2, 5, 6, 7
 """Words of a record in launch order."""
 COUNTED = (4, 5, 6, 7)
 """Words of a tile's record that `count` has written."""
-RECORDS = 1024
+RECORDS = 512
 """Records that a program looks at together."""
+BITS = 4
+"""Tiles of each word that are stored together: with all words one for each thread."""
 
 
 class Counts(NamedTuple):
@@ -192,15 +194,21 @@ class _Visits:
         both = popcount(kb, block.partial) | (popcount(kb, block.turns) << 16)
         upto = kb.cumsum(both)
         before, total = upto - both, kb.reduce(both, 0, "sum")
-        bit = kb.arange(0, WORD)[None, :]
-        key_tile = (index * WORDS + kb.arange(0, WORDS))[:, None] * WORD + bit
-        self._store_partial(key_tile, *self._ranks(block.partial, bit, partial + (before & 0xFFFF)))
-        is_turn, rank = self._ranks(block.turns, bit, turns + (before >> 16))
-        kb.store(self.runs + rank, key_tile, mask=is_turn & (rank < 2 * self.counts.runs))
+        first = ((index * WORDS + kb.arange(0, WORDS)) * WORD)[:, None]
+        with kb.while_loop([kb.reduce(block.partial | block.turns, 0, "or")]) as loop:
+            with loop.condition() as (left,):
+                loop.continue_if(left != 0, left)
+            with loop.body() as (left,):
+                shift = lowest_bit(kb, left) & -BITS
+                bit = shift + kb.arange(0, BITS)[None, :]
+                self._store_partial(first + bit, *self._ranks(block.partial, bit, partial + (before & 0xFFFF)))
+                is_turn, rank = self._ranks(block.turns, bit, turns + (before >> 16))
+                kb.store(self.runs + rank, first + bit, mask=is_turn & (rank < 2 * self.counts.runs))
+                loop.yield_(left & ~(((1 << BITS) - 1) << shift))
         return total & 0xFFFF, total >> 16
 
     def _ranks(self, words: Value, bit: Value, before: Value) -> tuple[Value, Value]:
-        """Which bits are set, and how many are before each: [WORDS, WORD]."""
+        """Which bits are set, and how many are before each: [WORDS, BITS]."""
         kb, words = self.kb, words[:, None]
         return ((words >> bit) & 1) != 0, before[:, None] + popcount(kb, words & ((1 << bit) - 1))
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from compilemask.lowering.descriptor_layout import KEYS
-from compilemask.lowering.tiling_to_tt.builder import KernelBuilder, Value, i32
+from compilemask.lowering.tiling_to_tt.builder import KernelBuilder, Value, i1, i32
 from compilemask.lowering.tiling_to_tt.descriptor_bits import bits_between, lowest_bit, popcount
 from compilemask.lowering.tiling_to_tt.descriptor_kernel import DescriptorKernel, QueryTile
 from compilemask.lowering.tiling_to_tt.row_sets import Extent, MaskRows
@@ -67,24 +67,25 @@ class TileClasses:
         """The classes of block `index`; `inside` is 1 if the last tile before it is full."""
         kb, lane = self.kb, self.kb.arange(0, WORDS)
         first = index * BLOCK
-        known = self.decided(first + lane * WORD)
-        before = self._cores(first + (lane * WORD - WORD))
+        known = self._decided(first + lane * WORD)
+        before = self._in_core(first + (lane * WORD - 1))
         pending = kb.reduce(kb.where(known.open != 0, 1 << lane, 0), 0, "or")
         with kb.while_loop([pending, known.full, known.partial, before]) as loop:
             with loop.condition() as (pending, full, partial, before):
                 loop.continue_if(pending != 0, pending, full, partial, before)
             with loop.body() as (pending, full, partial, before):
                 which = lowest_bit(kb, pending)
-                new_full, new_partial = self._evaluate(first + which * WORD)
                 here = lane == which
+                word = Decided(*(kb.reduce(kb.where(here, words, 0), 0, "or") for words in known))
+                new_full, new_partial = self._evaluate(first + which * WORD, word)
                 loop.yield_(
                     pending & (pending - 1),
                     kb.where(here, new_full, full),
                     kb.where(here, new_partial, partial),
-                    kb.where(lane == which + 1, new_full, before),
+                    kb.where(lane == which + 1, kb.shift_right_unsigned(new_full, WORD - 1), before),
                 )
         _, full, partial, before = loop.results
-        carry = kb.where(lane == 0, inside, kb.shift_right_unsigned(before, WORD - 1))
+        carry = kb.where(lane == 0, inside, before)
         return BlockClasses(full, partial, full ^ ((full << 1) | carry))
 
     def last_is_full(self, block: BlockClasses) -> Value:
@@ -102,9 +103,12 @@ class TileClasses:
 
     # ---- from extents ----
 
-    def decided(self, first: Value) -> Decided:
-        """What extents say about the 32 tiles from tile `first` on: scalars, or lanes."""
-        full, nothing = self._cores(first), self._nothing(first)
+    def _decided(self, first: Value) -> Decided:
+        """What extents say about the 32 tiles from tile `first` [WORDS] on."""
+        nothing = self.kb.full(first.shape, 0, i32)
+        full = nothing
+        for extent in self.inner:
+            full = full | bits_between(self.kb, extent.core_begin - first, extent.core_end - first)
         once, twice, some = self._covers(self.outer, first)
         if self.rows.between is not None:
             return Decided(full, nothing, once & ~full)
@@ -112,19 +116,16 @@ class TileClasses:
         partial = once & ~twice & some & ~full
         return Decided(full, partial, once & ~full & ~partial)
 
-    def _nothing(self, first: Value) -> Value:
-        return self.kb.full(first.shape, 0, i32) if first.shape else self.kb.constant(0, i32)
-
-    def _cores(self, first: Value) -> Value:
-        """Tiles in a core."""
-        full = self._nothing(first)
+    def _in_core(self, tile: Value) -> Value:
+        """1 for tiles in a core, else 0."""
+        found = self.kb.full(tile.shape, False, i1)
         for extent in self.inner:
-            full = full | bits_between(self.kb, extent.core_begin - first, extent.core_end - first)
-        return full
+            found = found | ((extent.core_begin <= tile) & (tile < extent.core_end))
+        return self.kb.cast(found, i32)
 
     def _covers(self, extents: Sequence[Extent], first: Value) -> tuple[Value, Value, Value]:
         """Tiles in a cover, in at least two, and those that surely hold a visible pair."""
-        once = twice = some = self._nothing(first)
+        once = twice = some = self.kb.full(first.shape, 0, i32)
         for extent in extents:
             cover = bits_between(self.kb, extent.cover_begin - first, extent.cover_end - first)
             twice = twice | (once & cover)
@@ -134,9 +135,9 @@ class TileClasses:
 
     # ---- by looking at every row ----
 
-    def _evaluate(self, first: Value) -> tuple[Value, Value]:
+    def _evaluate(self, first: Value, known: Decided) -> tuple[Value, Value]:
         """Full and partial tiles among the 32 from tile `first` on. Looks at open ones, a group of tiles at a time."""
-        kb, known = self.kb, self.decided(first)
+        kb = self.kb
         size, look = (GROUP, self._count) if self.rows.between is None else (1, self._ask)
         with kb.while_loop([*known]) as loop:
             with loop.condition() as (full, partial, left):
@@ -155,7 +156,7 @@ class TileClasses:
         coverage = kb.broadcast_to(self.rows.inner.coverage(start), (self.rows.scope.rows, GROUP))
         seen = kb.reduce(kb.where(self.tile.exists[:, None], coverage, 0), 0, "sum")
         full, some = kb.where(seen == self.every, 1 << lane, 0), kb.where(seen > 0, 1 << lane, 0)
-        full, some = kb.reduce_many([full, some], 0, lambda a, b: (a[0] | b[0], a[1] | b[1]))
+        full, some = (kb.reduce(bits, 0, "or") for bits in (full, some))
         return full, some & ~full
 
     def _ask(self, first: Value) -> tuple[Value, Value]:
