@@ -4,7 +4,8 @@
 
 Float32 inputs. In each case all implementations are prepared and checked against each other, then called in turn in
 shuffled rounds, so that other work on the machine hits all of them; the least time is the fairest of a busy machine.
-Pass `bwd` is the gradient of q, k and v alone. The case `decode` is one query per head, which sees all keys.
+Pass `bwd` is the gradient of q, k and v alone. A case with a third part, `causal:4096:16`, is that of decoding: the
+last 16 queries of 4096 positions, and the forward pass alone.
 `overheads` are those of a new kernel and of a small call: B = H = 1, 128 queries and keys, D = 64, of a causal mask and
 of its descriptor. From the time of each call the time inside the compiled function is taken away.
 """
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -32,7 +34,10 @@ import compilemask as cm
 
 HERE = Path(__file__).parent
 TOLERANCE = 1e-4
-CASES = "causal:1024,causal:4096,window256:4096,rm:4096,hstu:4096,clear:4096,clear:8192,decode:4096"
+CASES = (
+    "causal:1024,causal:4096,window256:4096,rm:4096,hstu:4096,clear:4096,clear:8192,"
+    "causal:4096:1,causal:4096:16,window256:4096:1,window256:4096:16"
+)
 Call = Callable[[], object]
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 Key = tuple[str, str]
@@ -43,8 +48,21 @@ def _window256(length: int, device: str) -> tuple[cm.Mask, Predicate]:
     return cm.window(255, 0), lambda b, h, q, kv: (kv <= q) & (q - kv < 256)
 
 
-def _decode(length: int, device: str) -> tuple[cm.Mask, Predicate]:
-    return cm.full(), lambda b, h, q, kv: kv >= 0
+def _case(given: str) -> tuple[Case, int]:
+    """A case as `--cases` names it, and its number of queries."""
+    name, length, queries = (*given.split(":"), "")[:3]
+    found = case(name, int(length), "cpu")
+    return (_last(found, int(queries)), int(queries)) if queries else (found, found.length)
+
+
+def _last(found: Case, queries: int) -> Case:
+    """A case with only its last queries."""
+    skipped = found.length - queries
+    mask = found.mask.shift(rows=-skipped)
+    pairs = int(mask.dense(queries, found.length).sum())
+    return replace(
+        found, mask=mask, predicate=lambda b, h, q, kv: found.predicate(b, h, q + skipped, kv), visible_pairs=pairs
+    )
 
 
 def _compilemask(found: Case, queries: int) -> Attend:
@@ -102,11 +120,12 @@ def _prepare(
     calls: dict[Key, Call] = {}
     failed: dict[Key, str] = {}
     references: dict[str, list[torch.Tensor]] = {}
+    is_decoding = inputs[0].shape[2] < found.length
     grad = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1))
     for name in options.implementations.split(","):
-        if name == "sdpa-causal" and found.name != "causal":
+        if name == "sdpa-causal" and (found.name != "causal" or is_decoding):
             continue
-        for what in options.passes.split(","):
+        for what in ["fwd"] if is_decoding else options.passes.split(","):
             try:
                 call = _call(IMPLEMENTATIONS[name](found, inputs[0].shape[2]), inputs, grad, what)
                 results = call()
@@ -126,11 +145,10 @@ def _milliseconds(call: Call) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
-def run_case(found: Case, threads: int, options: argparse.Namespace) -> list[dict[str, object]]:
+def run_case(found: Case, queries: int, threads: int, options: argparse.Namespace) -> list[dict[str, object]]:
     """The records of one case with so many threads."""
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(found.length)
-    queries = 1 if found.name == "decode" else found.length
     keys = (options.batch, options.heads, found.length, options.head_dim)
     shapes = [(*keys[:2], queries, keys[3]), keys, keys]
     inputs = [torch.randn(shape, generator=generator) for shape in shapes]
@@ -141,8 +159,7 @@ def run_case(found: Case, threads: int, options: argparse.Namespace) -> list[dic
             times[key].append(_milliseconds(calls[key]))
     common = {"mask": found.name, "B": keys[0], "H": keys[1], "Sq": queries, "S": keys[2], "D": keys[3]}
     common |= {"dtype": "float32", "threads": threads}
-    pairs = found.length if found.name == "decode" else found.visible_pairs
-    teraflop = 4e-12 * pairs * keys[0] * keys[1] * keys[3]
+    teraflop = 1e-12 * found.flops(keys[0], keys[1], keys[3])
     records: list[dict[str, object]] = [
         {
             **common,
@@ -239,7 +256,9 @@ def header() -> dict[str, object]:
 
 
 def _line(record: dict[str, object]) -> str:
-    name = f"{record['mask']} S={record['S']} threads={record['threads']} {record['pass']} {record['impl']}"
+    name = (
+        f"{record['mask']} {record['Sq']}x{record['S']} threads={record['threads']} {record['pass']} {record['impl']}"
+    )
     return f"{name:48} {record.get('error') or '{:.2f} ms'.format(record['ms_min'])}"
 
 
@@ -256,16 +275,15 @@ def main() -> None:
     parser.add_argument("--implementations", default=",".join(IMPLEMENTATIONS))
     parser.add_argument("--output", type=Path, default=HERE / "results")
     options = parser.parse_args()
-    MASKS["window256"], MASKS["decode"] = _window256, _decode
+    MASKS["window256"] = _window256
     records: list[dict[str, object]] = []
     result = {"header": header(), "overheads": overheads(), "records": records}
     print(json.dumps(result["overheads"]), flush=True)
     file = f"cpu-{str(result['header']['cpu']).replace(' ', '-')}-{result['header']['date']}.json"
     options.output.mkdir(parents=True, exist_ok=True)
-    for name, _, length in (given.partition(":") for given in options.cases.split(",")):
-        found = case(name, int(length), "cpu")
+    for found, queries in map(_case, options.cases.split(",")):
         for threads in map(int, options.threads.split(",")):
-            new = run_case(found, threads, options)
+            new = run_case(found, queries, threads, options)
             records += new
             (options.output / file).write_text(json.dumps(result, indent=1))
             print("\n".join(map(_line, new)), flush=True)

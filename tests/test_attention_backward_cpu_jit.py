@@ -50,6 +50,13 @@ def test_narrower_vectors(bits: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(cm.window(70), *random_inputs(1, 2, 1, 300, 300, 20))
 
 
+@pytest.mark.parametrize("bits", ["AVX512", "AVX2", "DEFAULT"])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 300), (9, 300), (300, 1), (300, 16), (7, 12)])
+def test_few_rows(queries: int, keys: int, bits: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: bits)
+    check(cm.causal(align="bottom_right"), *random_inputs(2, 4, 2, queries, keys, 20))
+
+
 def test_long_rows() -> None:
     check(cm.causal(), *random_inputs(1, 1, 1, 1500, 1500, 24))
 

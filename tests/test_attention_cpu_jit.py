@@ -59,6 +59,15 @@ def test_narrower_vectors(bits: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(built("window", 300, 300), dense("window", 300, 300), (2, 1), 20, torch.float32)
 
 
+@pytest.mark.parametrize("bits", ["AVX512", "AVX2", "DEFAULT"])
+@pytest.mark.parametrize("queries", [1, 8, 9, 16, 31])
+def test_few_rows(queries: int, bits: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: bits)
+    mask = cm.window(100, 0).shift(rows=queries - 700)
+    descriptor = cm.compile(mask).descriptor(queries, 700)
+    check(descriptor, mask.dense(queries, 700), (2, 1), 20, torch.float32)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_threads_share_the_work(threads: int) -> None:
     q, k, v = random_inputs(2, 4, 2, 700, 700, 32)

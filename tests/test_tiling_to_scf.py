@@ -42,6 +42,22 @@ def test_functions_verify_upstream(emit: Callable[[int, Blocks], str], head_dim:
     upstream_mlir.verify(emit(head_dim, Blocks.choose(bits)))
 
 
+@pytest.mark.parametrize("bits", [128, 256, 512])
+def test_lanes_hold_the_rows(bits: int) -> None:
+    widest = Blocks.choose(bits).lanes
+    for rows in range(1, 129):
+        lanes = Blocks.choose(bits, rows).lanes
+        assert lanes >= min(rows, widest)
+        assert lanes == 8 or lanes < 2 * rows
+
+
+@needs_mlir
+@pytest.mark.parametrize("emit", EMITTED)
+@pytest.mark.parametrize("rows", [1, 9])
+def test_functions_of_few_rows_verify_upstream(emit: Callable[[int, Blocks], str], rows: int) -> None:
+    upstream_mlir.verify(emit(40, Blocks.choose(512, rows)))
+
+
 @needs_mlir
 @pytest.mark.parametrize("emit", EMITTED)
 def test_xdsl_reads_what_upstream_reads(emit: Callable[[int, Blocks], str]) -> None:

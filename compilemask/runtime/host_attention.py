@@ -62,11 +62,12 @@ class HostAttention:
         given = [tensors[name] for name in self._names]
         of_items = given[len(self._signature.strided) - 1]
         strides = [x.stride() for x in given[: len(self._signature.strided)]]
-        plan = self._plan(of_items.shape, tensors["lse"].shape[2], heads, descriptor.layout, *strides)
+        plan = self._plan(_vector_bits(), of_items.shape, tensors["lse"].shape[2], heads, descriptor.layout, *strides)
         plan([*given, descriptor.buffer], scale)
 
     def _make_plan(
         self,
+        vector_bits: int,
         items: Sequence[int],
         queries: int,
         heads: tuple[int, int],
@@ -95,18 +96,23 @@ class HostAttention:
         sizes = array("q", [values[name] for name in self._signature.sizes])
         multiplications = batch * heads[0] * layout.queries * layout.keys * head_dim
         threads = min(values["items"], 1 + multiplications // _WORTH_A_THREAD)
+        blocks = Blocks.choose(vector_bits, min(layout.queries, layout.rows))
         with self._lock:
-            function = self._function(head_dim)
+            function = self._function(head_dim, blocks)
         return _Plan(function, sizes, threads)
 
-    def _compile(self, head_dim: int) -> HostFunction:
-        vector_bits = _VECTOR_BITS.get(torch.backends.cpu.get_cpu_capability(), 128)
-        return compile_host_function(self._emit(head_dim, Blocks.choose(vector_bits)), self._signature.name)
+    def _compile(self, head_dim: int, blocks: Blocks) -> HostFunction:
+        return compile_host_function(self._emit(head_dim, blocks), self._signature.name)
 
     def forget(self) -> None:
         """Drop all functions: those that are called from now on are compiled, or loaded from disk, anew."""
         self._plan.cache_clear()
         self._function.cache_clear()
+
+
+def _vector_bits() -> int:
+    """Of this machine."""
+    return _VECTOR_BITS.get(torch.backends.cpu.get_cpu_capability(), 128)
 
 
 class _Plan:

@@ -13,6 +13,7 @@ _SIZES = (
     *("items", "tiles", "positions", "heads", "group", "queries", "rows"),
     *("batch_masks", "head_masks", "order", "records", "visits", "patterns"),
 )
+_FEWEST_LANES = 8
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,18 @@ class Blocks:
     dims: int
 
     @classmethod
-    def choose(cls, vector_bits: int) -> Blocks:
-        """For a machine whose vectors have so many bits: accumulators fill half of its registers."""
+    def choose(cls, vector_bits: int, rows: int = KEYS) -> Blocks:
+        """For a machine whose vectors have so many bits, and tiles of so many rows.
+
+        Accumulators fill half of the machine's registers, with two vectors side by side. Few rows, as in decoding, get
+        fewer lanes: others would be computed for nothing.
+        """
         floats = vector_bits // 32
-        if floats >= 16:
-            return cls(2 * floats, 8, 8)
-        return cls(2 * floats, 4, 4)
+        lanes = 2 * floats
+        while lanes // 2 >= max(rows, _FEWEST_LANES):
+            lanes //= 2
+        size = 8 if floats >= 16 or lanes <= floats else 4
+        return cls(lanes, size, size)
 
 
 @dataclass(frozen=True)
