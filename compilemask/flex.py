@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from compilemask.errors import MaskError, ShapeError
 from compilemask.language.builder import Builder
-from compilemask.language.extent import Extent, Limit
+from compilemask.language.extent import Extent
 from compilemask.language.from_mask_mod import from_mask_mod
 from compilemask.language.leaves import full
 from compilemask.language.mask import Mask
@@ -38,27 +38,21 @@ class _ForLengths(Mask):
     def operands(self) -> tuple[Mask, ...]:
         return (self._inner,)
 
-    @property
-    def limits(self) -> tuple[Limit, ...]:  # type: ignore[override]
-        """Those of the mask, and the lengths."""
-        return (*self._inner.limits, _ExactLengths(self._lengths))
+    def extents(self) -> tuple[Extent, ...]:
+        return (_ExactLengths("the BlockMask", (), lambda: self._lengths),)
 
     def emit(self, builder: Builder) -> SSAValue:
         return builder.region(self._inner)
 
 
-class _ExactLengths(Limit):
+class _ExactLengths(Extent):
     """Refuses all other numbers of queries and keys."""
 
-    def __init__(self, lengths: tuple[int, int]) -> None:
-        super().__init__(Extent("block_mask: the number of positions", (), lambda: max(lengths)), ())
-        object.__setattr__(self, "lengths", lengths)
-
-    def check(self, parameters: Any, queries: int, keys: int) -> None:
-        wanted: tuple[int, int] = self.lengths  # type: ignore[attr-defined]
+    def check(self, given: Sequence[int | torch.Tensor], queries: int, keys: int) -> None:
+        wanted: tuple[int, int] = cast("Any", self.end)()
         if (queries, keys) != wanted:
             raise MaskError(
-                f"the BlockMask is for {wanted[0]} queries and {wanted[1]} keys, got {queries} and {keys}; "
+                f"{self.what} is for {wanted[0]} queries and {wanted[1]} keys, got {queries} and {keys}; "
                 "make a new one for other lengths"
             )
 
@@ -158,12 +152,16 @@ def flex_attention(
         mask_mod: `mask_mod(b, h, q_idx, kv_idx)` in place of a block mask.
 
     Raises:
-        MaskError: maximal scores were asked for, both a block_mask and a mask_mod were given, or `from_mask_mod` cannot
-            take the mask_mod.
+        MaskError: maximal scores were asked for, both a block_mask and a mask_mod, or both return_lse and return_aux,
+            were given, or `from_mask_mod` cannot take the mask_mod.
         ScoreError: `from_score_mod` cannot take the score_mod.
         ShapeError: Hq and Hkv differ without `enable_gqa`.
         CompileMaskError: whatever `attention` raises.
     """
+    if return_aux is not None and return_lse:
+        raise MaskError(
+            "flex_attention takes return_lse or return_aux, got both; AuxRequest(lse=True) asks for the lse"
+        )
     if return_aux is not None and return_aux.max_scores:
         raise MaskError("flex_attention: maximal scores are not supported; ask for AuxRequest(lse=True) only")
     if not enable_gqa and query.dim() == 4 and key.dim() == 4 and query.shape[1] != key.shape[1]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from compare import assert_close, random_inputs
+from compare import assert_close, dense_gradients, random_inputs
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask
 
@@ -51,6 +51,22 @@ def test_equals_flex_attention(mask_mod: Any, batches: int | None) -> None:
     if mask_mod is not None:
         direct = cm.flex_attention(q, k, v, mask_mod=mask_mod, scale=0.3, enable_gqa=True)
         assert torch.equal(direct, out)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("queries", [200, 90])
+@pytest.mark.parametrize("mask_mod", [causal, padded])
+def test_gradients_with_a_block_mask(mask_mod: Any, queries: int) -> None:
+    q, k, v = random_inputs(2, 4, 2, queries, 200, 16)
+    visible, gradient = flex.create_mask(mask_mod, 2, 1, queries, 200, device="cpu"), torch.randn_like(q)
+    expected = dense_gradients(q, k, v, visible, gradient)
+    for tensor in (q, k, v):
+        tensor.requires_grad_()
+    out = cm.flex_attention(q, k, v, block_mask=block_mask(mask_mod, 2, queries), enable_gqa=True)
+    assert isinstance(out, torch.Tensor)
+    out.backward(gradient)
+    for name, tensor, wanted in zip("qkv", (q, k, v), expected, strict=True):
+        assert tensor.grad is not None
+        assert_close(tensor.grad, wanted, 1e-4, name)
 
 
 def test_auxiliary_results() -> None:
@@ -97,6 +113,8 @@ def test_errors() -> None:
         cm.flex_attention(q, k, v, lambda score, b, h, q, kv: score if q > kv else -score, enable_gqa=True)
     with pytest.raises(cm.MaskError, match="maximal scores"):
         cm.flex_attention(q, k, v, return_aux=AuxRequest(max_scores=True))
+    with pytest.raises(cm.MaskError, match="return_lse or return_aux, got both"):
+        cm.flex_attention(q, k, v, enable_gqa=True, return_lse=True, return_aux=AuxRequest(lse=True))
     with pytest.raises(cm.MaskError, match="got both"):
         cm.flex_attention(q, k, v, block_mask=block_mask(causal), mask_mod=causal, enable_gqa=True)
     with pytest.raises(cm.MaskError, match="takes a BlockMask, got int"):
