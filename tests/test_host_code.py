@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pwd
 import resource
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from array import array
 from collections.abc import Callable
@@ -105,6 +107,23 @@ def test_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pa
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file"))
     assert run(compile_host_function(module(3.0), "logarithms"))[0] == 3
+
+
+def test_nowhere_to_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert run(compile_host_function(module(6.0), "logarithms"))[0] == 6
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in containers that run under numbers which no user has."""
+
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    for name in ("TRITON_CACHE_DIR", "TRITON_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert run(compile_host_function(module(7.0), "logarithms"))[0] == 7
 
 
 def test_who_observes_compilation_sees_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import platform
 import struct
@@ -84,7 +85,8 @@ def compile_host_function(text: str, name: str) -> HostFunction:
         return HostFunction(found.address(_entry_of(name)), found)
     engine = _compiled(text, name)
     function = HostFunction(engine.raw_lookup(name), engine)
-    with tempfile.TemporaryDirectory() as folder:
+    # Where nothing can be written, nothing is kept.
+    with contextlib.suppress(OSError), tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "object"
         engine.dump_to_object_file(str(path))
         object_cache.keep(identity, path.read_bytes())

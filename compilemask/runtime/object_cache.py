@@ -34,8 +34,8 @@ def find(identity: str) -> bytes | None:
 
 def keep(identity: str, data: bytes) -> None:
     """Write the object of an identity, if the folder can be written."""
-    path = _path(identity)
     with contextlib.suppress(OSError):
+        path = _path(identity)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             written = Path(folder) / path.name
@@ -44,7 +44,14 @@ def keep(identity: str, data: bytes) -> None:
 
 
 def _path(identity: str) -> Path:
-    """Where Triton's cache is, and in it what this identity names."""
-    home = Path(os.environ.get("TRITON_HOME") or Path.home())
-    cache = Path(os.environ.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
-    return cache / "compilemask" / f"{hashlib.sha256(identity.encode()).hexdigest()}.o"
+    """Where Triton's cache is, and in it what this identity names. Raises OSError for a user without a home."""
+    cache = os.environ.get("TRITON_CACHE_DIR")
+    folder = Path(cache) if cache else (_home() / ".triton" / "cache")
+    return folder / "compilemask" / f"{hashlib.sha256(identity.encode()).hexdigest()}.o"
+
+
+def _home() -> Path:
+    try:
+        return Path(os.environ.get("TRITON_HOME") or Path.home())
+    except RuntimeError as error:
+        raise FileNotFoundError(str(error)) from None
