@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -14,7 +15,9 @@ import compilemask
 from compilemask.errors import DeviceError, DTypeError, MaskError, ShapeError, TargetError
 from compilemask.language.text import parse_module
 from compilemask.runtime import attention, compile
+from compilemask.runtime.compile_kernel import Source
 from compilemask.runtime.parameters import Parameter, on_device
+from compilemask.runtime.program import Program, load_kernels
 
 
 def test_masks_of_one_structure_share_a_program() -> None:
@@ -24,6 +27,25 @@ def test_masks_of_one_structure_share_a_program() -> None:
     assert compile(one) is one
     for compiled, mask in ((one, compilemask.hstu(100, 10)), (two, compilemask.hstu(70, 20))):
         check_against_dense(compiled.descriptor(150), mask.dense(150, 150))
+
+
+def test_kernels_of_a_mask_and_its_transpose_are_compiled_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask, device = compilemask.causal() & compilemask.window(11), torch.device("cuda", 0)
+    own = Program(mask.key, mask.module())
+    asked: list[list[str]] = []
+
+    def kernels_for(sources: Sequence[Source], _: torch.device) -> list[str]:
+        asked.append([source.identity for source in sources])
+        return asked[-1]
+
+    monkeypatch.setattr("compilemask.runtime.program.kernels_for", kernels_for)
+    for _ in range(2):
+        load_kernels([own, own.transposed], device)
+    (identities,) = asked
+    assert [identity.split()[0] for identity in identities] == ["fill"] * 2 + ["count"] * 2 + ["patterns"] * 2
+    for program in (own, own.transposed):
+        names = ("count", "fill", "patterns")
+        assert list(program.loaded(device).items()) == [(name, f"{name} None {program.key}") for name in names]
 
 
 def test_bind() -> None:

@@ -29,7 +29,7 @@ from compilemask.runtime.kernel_text import (
 )
 from compilemask.runtime.launch import current_stream
 from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter, image_parameters
-from compilemask.runtime.program import Program, forget_programs, program_for
+from compilemask.runtime.program import Program, forget_programs, load_kernels, program_for
 from compilemask.runtime.requirements import check_values
 from compilemask.runtime.target import parse_target
 from compilemask.runtime.validate import check_lengths, check_patches, check_rows
@@ -161,18 +161,21 @@ class Compiled:
         mask does not fit (`Mask.check_lengths`).
         """
         keys = queries if keys is None else keys
-        if gradient:
-            if patches is not None and patches.query_patch != patches.key_patch:
-                raise ShapeError(f"gradients need patches of one shape, not {patches}")
-            transposed = self.transposed.descriptor(keys, queries, device, patches=patches)
-            own = self.descriptor(queries, keys, device, rows=rows, patches=patches)
-            return replace(own, transposed=transposed)
         if rows is not None:
             check_rows(rows)
         if patches is not None:
             check_patches(patches, queries, keys, rows)
             self._check_raster(patches)
-        return self.descriptor_on(indexed(torch.device(device)), queries, keys, rows, patches)
+            if gradient and patches.query_patch != patches.key_patch:
+                raise ShapeError(f"gradients need patches of one shape, not {patches}")
+        where = indexed(torch.device(device))
+        if not gradient:
+            return self.descriptor_on(where, queries, keys, rows, patches)
+        self._check_lengths(queries, keys)
+        if where.type == "cuda" and queries and keys:
+            load_kernels([self._program_for(rows, patches), self.transposed._program_for(None, patches)], where)
+        transposed = self.transposed.descriptor_on(where, keys, queries, None, patches)
+        return replace(self.descriptor_on(where, queries, keys, rows, patches), transposed=transposed)
 
     def descriptor_on(
         self,
@@ -183,16 +186,11 @@ class Compiled:
         patches: Patches | None = None,
     ) -> Descriptor:
         """As `descriptor`, on a CPU or a CUDA device with an index."""
-        check_lengths(queries, keys)
-        if self.limits:
-            check_limits(self.limits, self._values, queries, keys)
-        program, parameters = self.program, self.parameters
+        self._check_lengths(queries, keys)
+        program, parameters = self._program_for(rows, patches), self.parameters
         if patches is not None:
-            program = program.in_patches((patches.query_patch, patches.key_patch))
             parameters = (*parameters, *image_parameters(patches))
             queries, keys = patches.queries.total, patches.keys.total
-        elif rows is not None:
-            program = program.in_tiles_of(rows)
         key = None
         if self._is_constant and (device.type == "cpu" or not torch.cuda.is_current_stream_capturing()):
             stream = current_stream(device.index) if device.type == "cuda" else 0
@@ -208,6 +206,17 @@ class Compiled:
                 while len(_constant_descriptors) > KEPT_DESCRIPTORS:
                     _constant_descriptors.popitem(last=False)
         return descriptor
+
+    def _check_lengths(self, queries: int, keys: int) -> None:
+        check_lengths(queries, keys)
+        if self.limits:
+            check_limits(self.limits, self._values, queries, keys)
+
+    def _program_for(self, rows: int | None, patches: Patches | None) -> Program:
+        """The program whose tiles are patches, or have so many rows."""
+        if patches is not None:
+            return self.program.in_patches((patches.query_patch, patches.key_patch))
+        return self.program if rows is None else self.program.in_tiles_of(rows)
 
     def patches_for(self, queries: int, keys: int) -> PatchChoice | None:
         """Whether the tiles of the mask's image should be patches of it, and which; None if there is no choice.

@@ -177,15 +177,11 @@ class Program:
 
     def loaded(self, device: torch.device) -> dict[str, Kernel]:
         """The kernels on a CUDA device, in launch order."""
-        found = self._loaded.get(device)
-        if found is None:
-            # `fill` takes longest to compile: it comes first.
-            names = sorted(descriptor_kernels.KERNELS, key=lambda name: name != "fill")
-            identity = f"{self.passes} {self.key}"
-            sources = [Source(f"{name} {identity}", partial(self.kernel_text, name), OPTIONS[name]) for name in names]
-            by_name = dict(zip(names, kernels_for(sources, device), strict=True))
-            found = self._loaded[device] = {name: by_name[name] for name in descriptor_kernels.KERNELS}
-        return found
+        load_kernels([self], device)
+        return self._loaded[device]
+
+    def _source(self, name: str) -> Source:
+        return Source(f"{name} {self.passes} {self.key}", partial(self.kernel_text, name), OPTIONS[name])
 
     # ---- descriptors ----
 
@@ -306,6 +302,18 @@ class Program:
             raise MaskError(
                 f"@{self.name} cannot be computed for {layout.queries} x {layout.keys} pairs: {error}"
             ) from None
+
+
+def load_kernels(programs: Sequence[Program], device: torch.device) -> None:
+    """Compile the kernels of programs for a CUDA device and load them, all at the same time."""
+    missing = [program for program in programs if device not in program._loaded]
+    if missing:
+        # `fill` takes longest to compile: those come first.
+        names = sorted(descriptor_kernels.KERNELS, key=lambda name: name != "fill")
+        kernels = iter(kernels_for([program._source(name) for name in names for program in missing], device))
+        found = {name: [next(kernels) for _ in missing] for name in names}
+        for index, program in enumerate(missing):
+            program._loaded[device] = {name: found[name][index] for name in descriptor_kernels.KERNELS}
 
 
 class _Build(NamedTuple):
