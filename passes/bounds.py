@@ -206,6 +206,8 @@ class Bounds:
     lower: dict[Atom, list[Expr]] = field(default_factory=dict[Atom, list[Expr]])
     upper: dict[Atom, list[Expr]] = field(default_factory=dict[Atom, list[Expr]])
     _proofs: dict[Expr, bool] = field(default_factory=dict[Expr, bool])
+    _failed: dict[Expr, int] = field(default_factory=dict[Expr, int])
+    """How deep the search went that found no proof."""
     _steps: int = 0
 
     def assume_le(self, a: Expr, b: Expr) -> None:
@@ -218,6 +220,7 @@ class Bounds:
             elif coefficient == -1:
                 self.upper.setdefault(atom, []).append(rest)
         self._proofs.clear()
+        self._failed.clear()
 
     def le(self, a: Expr, b: Expr) -> bool:
         """Whether a <= b is proved."""
@@ -233,10 +236,15 @@ class Bounds:
     def _prove(self, expr: Expr, depth: int) -> bool:
         if expr.is_constant:
             return expr.constant >= 0
-        self._steps -= 1
-        if depth == 0 or self._steps < 0 or expr.size > PROOF_SIZE:
+        if self._failed.get(expr, 0) >= depth:
             return False
-        return any(self._by_atom(expr, atom, coefficient, depth - 1) for atom, coefficient in expr.terms)
+        self._steps -= 1
+        if self._steps < 0 or expr.size > PROOF_SIZE:
+            return False
+        proved = any(self._by_atom(expr, atom, coefficient, depth - 1) for atom, coefficient in expr.terms)
+        if not proved and self._steps >= 0:
+            self._failed[expr] = depth
+        return proved
 
     def _by_atom(self, expr: Expr, atom: Atom, coefficient: int, depth: int) -> bool:
         """Prove expr >= 0 by putting something not better in the atom's place."""
