@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+import random
 import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_descriptor_kernels import check_equal
@@ -97,6 +100,21 @@ MODS: dict[str, tuple[MaskMod, tuple[int, int], int | None]] = {
     "shifts": (lambda b, h, q, kv: (q >> 4) == (kv >> 4), (1, 1), 1),
     "bits": (lambda b, h, q, kv: ((kv & 31) < 5) & (q >= kv), (1, 1), -1),
     "truth as a number": (lambda b, h, q, kv: kv - (q > 10).to(torch.int32) * 5 <= 20, (1, 1), 1),
+    "towards zero": (
+        lambda b, h, q, kv: torch.div(q - 70, 9, rounding_mode="trunc") == torch.div(kv - 70, 9, rounding_mode="trunc"),
+        (1, 1),
+        None,
+    ),
+    "remainder towards zero": (lambda b, h, q, kv: torch.fmod(kv - q, 7) >= -2, (1, 1), None),
+    "sign": (lambda b, h, q, kv: torch.sign(q - kv) >= 0, (1, 1), 1),
+    "masked fill": (lambda b, h, q, kv: (q >= kv).masked_fill(kv < 3, True), (1, 1), 1),
+    "search": (
+        lambda b, h, q, kv: torch.searchsorted(LIMITS, q, right=True) == torch.searchsorted(LIMITS, kv, right=True),
+        (1, 1),
+        None,
+    ),
+    "buckets": (lambda b, h, q, kv: torch.bucketize(q, LIMITS) >= torch.bucketize(kv, LIMITS), (1, 1), 2),
+    "count": (lambda b, h, q, kv: torch.count_nonzero(q >= LIMITS) == (kv >= LIMITS).sum(), (1, 1), None),
     "composed": (or_masks(and_masks(causal, lambda b, h, q, kv: q - kv < 30), lambda b, h, q, kv: kv < 5), (1, 1), 2),
     "partial": (functools.partial(partly, 9), (1, 1), 1),
     "unsorted ids": (lambda b, h, q, kv: LABELS[q] == LABELS[kv], (1, 1), None),
@@ -234,6 +252,47 @@ def written(b: Any, h: Any, q: Any, kv: Any) -> Any:
     return q >= WRITTEN[kv]
 
 
+class Settings:
+    """An object with a field, and one that it computes once."""
+
+    width = 3
+    seen: list[int] = []  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @functools.cached_property
+    def reach(self) -> int:
+        """Twice the width."""
+        return 2 * self.width
+
+
+SETTINGS, ARRAY, RECENT, NESTED = Settings(), np.zeros(3), collections.deque([1], maxlen=1), ([0], [1])
+
+
+def counted(b: Any, h: Any, q: Any, kv: Any) -> Any:
+    """Counts its calls in a field of an object."""
+    SETTINGS.calls += 1
+    return q >= kv
+
+
+def counted_in_a_class(b: Any, h: Any, q: Any, kv: Any) -> Any:
+    """Changes a class."""
+    Settings.width = Settings.width + 1
+    return q >= kv
+
+
+def counted_in_an_array(b: Any, h: Any, q: Any, kv: Any) -> Any:
+    """Changes an array of numpy."""
+    ARRAY[1] += 1
+    return q >= kv
+
+
+def shuffled(b: Any, h: Any, q: Any, kv: Any) -> Any:
+    """Draws a number from Python's generator."""
+    return q - kv < random.randint(1, 100)
+
+
 class Counting:
     """Counts its calls in a field."""
 
@@ -249,7 +308,10 @@ BAD: dict[str, tuple[MaskMod, str]] = {
     "int": (lambda b, h, q, kv: int(q) > 3, "use & | ~"),
     "item": (lambda b, h, q, kv: q.item() > 3, "use & | ~"),
     "list": (lambda b, h, q, kv: [1, 2][q] == kv, "use & | ~"),
-    "division": (lambda b, h, q, kv: q / 2 > kv, "use // or rounding_mode"),
+    "division": (
+        lambda b, h, q, kv: q / 2 > kv,
+        "write the comparison with integers, .* or use // or rounding_mode",
+    ),
     "float": (lambda b, h, q, kv: q * 0.5 > kv, "0.5 .float."),
     "to float": (lambda b, h, q, kv: q.float() > kv, "converts to torch.float32"),
     "zero": (lambda b, h, q, kv: q // 0 > kv, "divides by zero"),
@@ -266,6 +328,19 @@ BAD: dict[str, tuple[MaskMod, str]] = {
     "assigned": (assigned, "assigns to COUNTER, a variable outside"),
     "appended": (lambda b, h, q, kv: LOG.append(q) or q >= kv, "changes LOG, which lies outside"),
     "written": (written, "changes WRITTEN, which lies outside"),
+    "field": (counted, "changes SETTINGS, which lies outside"),
+    "class": (counted_in_a_class, "changes Settings, which lies outside"),
+    "part of a class": (lambda b, h, q, kv: Settings.seen.append(1) or q >= kv, "changes Settings"),
+    "array": (counted_in_an_array, "changes ARRAY, which lies outside"),
+    "queue": (lambda b, h, q, kv: RECENT.append(q) or q >= kv, "changes RECENT, which lies outside"),
+    "list in a tuple": (lambda b, h, q, kv: NESTED[0].append(1) or q >= kv, "changes NESTED, which lies outside"),
+    "random in place": (lambda b, h, q, kv: (q >= kv) & (torch.empty(()).uniform_() < 0.5), "calls uniform_, a random"),
+    "normal": (lambda b, h, q, kv: (q >= kv) & (torch.normal(0.0, 1.0, ())[()] < 0), "calls normal, a random"),
+    "Python's random": (shuffled, "draws random numbers, which a captured tensor has to hold"),
+    "numpy's random": (lambda b, h, q, kv: q >= kv + int(np.random.randint(3)), "draws random numbers"),
+    "numpy array": (lambda b, h, q, kv: ARRAY[q] == kv, "capture torch.from_numpy"),
+    "root": (lambda b, h, q, kv: ((q - kv) ** 2).sqrt() < 5, "calls sqrt, .* masks are made of integer arithmetic"),
+    "tensor of a float": (lambda b, h, q, kv: q < torch.tensor(2.5), "write the comparison with integers"),
     "own field": (Counting(), "changes self, which lies outside"),
     "mistake": (lambda b, h, q, kv: LABELS.missing > kv, "cannot be traced: AttributeError"),  # pyright: ignore
     "nothing": (lambda b, h, q, kv: None, "None .NoneType."),
@@ -296,6 +371,28 @@ def test_errors_name_the_line(name: str) -> None:
 def test_errors_in_a_helper_name_the_line_of_the_helper() -> None:
     with pytest.raises(cm.MaskError, match="while kv > 8"):
         cm.from_mask_mod(and_masks(causal, repeated))
+
+
+def test_what_an_object_computes_once_is_no_side_effect() -> None:
+    settings = Settings()
+    mask = cm.from_mask_mod(lambda b, h, q, kv: (q - kv).abs() < settings.reach)
+    assert torch.equal(mask.dense(9, 9), cm.window(settings.reach - 1, settings.reach - 1).dense(9, 9))
+
+
+@pytest.mark.parametrize("make", [cm.from_mask_mod, cm.from_score_mod])
+def test_numbers_of_batches_and_heads(make: Any) -> None:
+    def mod(*arguments: Any) -> Any:
+        *_, b, h, q, kv = arguments
+        return q + b >= kv + h
+
+    for wrong in (-1, 2.5, True, "2"):
+        with pytest.raises((cm.MaskError, cm.ScoreError), match="B, the number of batches, must be"):
+            make(mod, wrong, 2)
+        with pytest.raises((cm.MaskError, cm.ScoreError), match="H, the number of heads, must be"):
+            make(mod, 2, wrong)
+    q, k, v = torch.empty(3, 0, 2, 40, 16)
+    assert cm.flex_attention(q, k, v, mask_mod=mod).shape == q.shape  # type: ignore[union-attr]
+    assert cm.flex_attention(q, k, v, score_mod=mod).shape == q.shape  # type: ignore[union-attr]
 
 
 def test_more_errors() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from strategies import Case, cases
+from test_levels_agree import check_levels
 
 import compilemask as cm
 from compilemask import errors, language
@@ -180,6 +182,27 @@ def test_where_computes_as_python_does() -> None:
             bits = ((q & 3) | (kv ^ 1)) << 1 >> 1
             expected = ((a < b) ^ (bits != 2)) or ((not q >= kv) and a <= 3 and b > -9) or a == b
             assert bool(dense[q, kv]) == expected, (q, kv)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda q, kv: (3 & q) == (kv & 3),
+        lambda q, kv: (4 | q) == (kv | 4),
+        lambda q, kv: (9 ^ q) >= (kv ^ 5),
+        lambda q, kv: (1 << (q & 7)) >= kv,
+        lambda q, kv: (99 >> (kv & 7)) >= q,
+        lambda q, kv: (q - kv) ** 2 + kv**0 < 50,
+        lambda q, kv: ~q <= -kv,
+        lambda q, kv: +q >= np.int64(3) + kv,
+        lambda q, kv: np.int32(20) - q >= kv,
+    ],
+)
+def test_where_takes_operators_from_both_sides(formula: Any) -> None:
+    q, kv = np.arange(40)[:, None], np.arange(30)[None, :]
+    mask = cm.where(formula)
+    np.testing.assert_array_equal(mask.dense(40, 30)[0, 0].numpy(), formula(q, kv))
+    check_levels(mask, 40, 30)
 
 
 def test_where_writes_a_shared_expression_once() -> None:

@@ -14,6 +14,7 @@ import compilemask as cm
 from compilemask.language.text import parse_module
 
 SEEN: list[object] = []
+IDS = torch.arange(9) // 3
 
 BAD: dict[str, tuple[Callable[[], object], str]] = {
     "align": (lambda: cm.causal("left"), "align must be 'top_left' or 'bottom_right', got 'left'"),  # pyright: ignore
@@ -68,7 +69,12 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: cm.where(lambda q, kv: q if q > kv else kv),
         "errors.py:.*lambda q, kv: q if",
     ),
-    "where division": (lambda: cm.where(lambda q, kv: q / 2 < kv), "use // instead of /"),
+    "where division": (lambda: cm.where(lambda q, kv: q / 2 < kv), "compare products, .* or use //, which"),
+    "where power": (lambda: cm.where(lambda q, kv: q**kv < 3), "raises to the power .*; expected an int from 0 to 8"),
+    "where captured tensor": (lambda: cm.where(lambda q, kv: IDS[q] == kv), "pass tables by name"),
+    "where captured array": (lambda: cm.where(lambda q, kv: IDS.numpy()[q] == kv), "pass tables by name"),
+    "where torch": (lambda: cm.where(lambda q, kv: torch.maximum(q, kv) < 4), "calls maximum; it may use Python's"),  # pyright: ignore
+    "where numpy": (lambda: cm.where(lambda q, kv: np.maximum(q, kv) < 4), "does not support ufuncs"),
     "where zero": (lambda: cm.where(lambda q, kv: q // 0 < kv), "divides by zero"),
     "where modulo zero": (lambda: cm.where(lambda q, kv: q % 0 < kv), "divides by zero"),
     "where closure": (lambda: cm.where(lambda q, kv: [1, 2][q] == kv), "pass tables by name"),

@@ -139,9 +139,10 @@ def from_mask_mod(
 
     Raises:
         MaskError: the function cannot be traced (the message says what it did, on which line, and what to write
-            instead), has side effects, a captured tensor holds no integers or truth values, or `sorted_tables` names
-            none of them; where the mask is used, if it reads a table at q_idx or kv_idx and there are more queries or
-            keys than entries, or if a table in host memory that ascended, or held no negative index, does so no more.
+            instead), has side effects, a captured tensor holds no integers or truth values, `sorted_tables` names none
+            of them, or B or H is no number of batches or heads; where the mask is used, if it reads a table at q_idx or
+            kv_idx and there are more queries or keys than entries, or if a table in host memory that ascended, or held
+            no negative index, does so no more.
     """
     from compilemask.language.from_mask_mod_rules import apply
     from compilemask.language.from_mask_mod_trace import HINT, Traced, TraceMode, Tracer, as_array, refuse
@@ -149,7 +150,7 @@ def from_mask_mod(
     if not callable(mask_mod):
         raise MaskError(f"from_mask_mod takes a mask_mod(b, h, q_idx, kv_idx), got {type(mask_mod).__name__}")
     tracer = Tracer(B, H)
-    nodes = (tracer.axis("b", B), tracer.axis("h", H), tracer.graph.node("q"), tracer.graph.node("kv"))
+    nodes = (*tracer.axes(), tracer.graph.node("q"), tracer.graph.node("kv"))
     effects = SideEffects(mask_mod)
     try:
         with TraceMode(tracer, apply):
@@ -162,7 +163,8 @@ def from_mask_mod(
     visible = tracer.graph.as_truth(elements.item())
     names = captured_names(mask_mod, tracer.sources)
     ascending = _ascending(tracer.graph.tables, tracer.sources, names, _reads(visible), list(sorted_tables))
-    axes = tuple((name, _axis_value(name, size)) for name, size in (("b", B), ("h", H)) if _uses(visible, name))
+    sizes = (("b", tracer.batches), ("h", tracer.heads))
+    axes = tuple((name, _axis_value(name, size)) for name, size in sizes if _uses(visible, name))
     return _FromMaskMod(tracer.graph, visible, names, ascending, tracer.rooms, axes, label_of(mask_mod, "mask_mod"))
 
 

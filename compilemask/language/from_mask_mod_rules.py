@@ -11,7 +11,7 @@ import torch
 
 from compilemask.errors import MaskError
 from compilemask.language.from_mask_mod_graph import Graph, Node
-from compilemask.language.from_mask_mod_trace import Nodes, Traced, Tracer, as_array, refuse
+from compilemask.language.from_mask_mod_trace import WITH_INTEGERS, Nodes, Traced, Tracer, as_array, refuse
 from compilemask.language.from_mask_mod_types import NARROW, common_type, kept, wrapped
 from compilemask.language.narrowing import is_listed, is_tuple
 
@@ -41,6 +41,21 @@ def _negative(graph: Graph, a: Node) -> Node:
     return graph.binary("sub", graph.integer(0), a)
 
 
+def _truncated(graph: Graph, a: Node, b: Node) -> Node:
+    a, b = graph.as_integer(a), graph.as_integer(b)
+    quotient = graph.binary("floordiv", _absolute(graph, a), _absolute(graph, b))
+    differ = graph.compare("slt", graph.binary("xor", a, b), graph.integer(0))
+    return graph.select(differ, _negative(graph, quotient), quotient)
+
+
+def _truncated_remainder(graph: Graph, a: Node, b: Node) -> Node:
+    return graph.binary("sub", a, graph.binary("mul", _truncated(graph, a, b), b))
+
+
+def _sign(graph: Graph, a: Node) -> Node:
+    return graph.binary("max", graph.binary("min", a, graph.integer(1)), graph.integer(-1))
+
+
 def _absolute(graph: Graph, a: Node) -> Node:
     return graph.binary("max", a, _negative(graph, a))
 
@@ -57,6 +72,8 @@ _TWO: dict[str, Callable[[Graph, Node, Node], Node]] = {
     "mul": _binary("mul"),
     "floor_divide": _binary("floordiv"),
     "remainder": _modulo,
+    "truncated": _truncated,
+    "fmod": _truncated_remainder,
     "pow": _power,
     "minimum": _binary("min"),
     "maximum": _binary("max"),
@@ -79,6 +96,7 @@ _ONE: dict[str, Callable[[Graph, Node], Node]] = {
     "neg": _negative,
     "positive": lambda graph, a: a,
     "abs": _absolute,
+    "sign": _sign,
     "square": lambda graph, a: graph.binary("mul", a, a),
     "bitwise_not": lambda graph, a: graph.invert(a),
     "logical_not": lambda graph, a: graph.invert(graph.as_truth(a)),
@@ -157,6 +175,28 @@ def _where(tracer: Tracer, condition: Any, then: Any, other: Any) -> Traced:
     return elementwise(tracer, _select, condition, then, other, dtype=dtype)
 
 
+def _masked_fill(tracer: Tracer, value: Any, mask: Any, other: Any) -> Traced:
+    return _where(tracer, mask, other, value)
+
+
+def _search(
+    tracer: Tracer, bounds: Any, value: Any, *, right: bool = False, side: str | None = None, out_int32: bool = False
+) -> Traced:
+    """How many of the ascending bounds a value is behind."""
+    items = list(tracer.elements(bounds))
+    kind = "sle" if right or side == "right" else "slt"
+
+    def position(graph: Graph, x: Node) -> Node:
+        found = [graph.as_integer(graph.compare(kind, bound, x)) for bound in items]
+        return reduce(lambda a, b: graph.binary("add", a, b), found, graph.integer(0))
+
+    return elementwise(tracer, position, value)
+
+
+def _bucketize(tracer: Tracer, value: Any, bounds: Any, **named: Any) -> Traced:
+    return _search(tracer, bounds, value, **named)
+
+
 def _clamp(tracer: Tracer, value: Any, min: Any = None, max: Any = None) -> Any:
     if min is not None:
         value = _arithmetic(tracer, "maximum", value, min)
@@ -172,9 +212,9 @@ def _clamp_max(tracer: Tracer, value: Any, max: Any) -> Traced:
 
 
 def _divide(tracer: Tracer, a: Any, b: Any, *, rounding_mode: str | None = None) -> Traced:
-    if rounding_mode != "floor":
-        refuse("divides with /; use // or rounding_mode='floor', as masks compute with integers")
-    return _arithmetic(tracer, "floor_divide", a, b)
+    if rounding_mode is None:
+        refuse(f"divides with /; {WITH_INTEGERS}, or use // or rounding_mode='floor', which round down")
+    return _arithmetic(tracer, {"floor": "floor_divide", "trunc": "truncated"}[rounding_mode], a, b)
 
 
 def _index(tracer: Tracer, value: Any, index: Any) -> Traced:
@@ -227,6 +267,10 @@ def _reduction(kind: str, convert: Callable[[Graph, Node], Node]) -> Rule:
     return rule
 
 
+def _count(tracer: Tracer, value: Any, dim: Any = None) -> Traced:
+    return _reduction("add", Graph.as_integer)(tracer, elementwise(tracer, Graph.as_truth, value), dim)
+
+
 def _extreme(name: str) -> Rule:
     def rule(tracer: Tracer, value: Any, dim: Any = None, keepdim: bool = False) -> Traced:
         return _reduced(tracer, value, lambda a, b: _arithmetic(tracer, name, a, b), dim, keepdim)
@@ -254,7 +298,7 @@ def _convert(tracer: Tracer, value: Any, *arguments: Any, **named: Any) -> Trace
     if dtype == torch.bool:
         return elementwise(tracer, Graph.as_truth, value)
     if dtype.is_floating_point or dtype.is_complex:
-        refuse(f"converts to {dtype}; masks compute with integers, so compare without the conversion")
+        refuse(f"converts to {dtype}; {WITH_INTEGERS}")
     if dtype in NARROW and value.dtype != dtype:
         return elementwise(tracer, partial(_wrapped_integer, dtype=dtype), value, dtype=dtype)
     return elementwise(tracer, Graph.as_integer, value, dtype=kept(dtype))
@@ -355,8 +399,13 @@ def _is_in(tracer: Tracer, elements: Any, test_elements: Any) -> Traced:
 def _value_of(tracer: Tracer, *_: Any, **__: Any) -> Any:
     refuse(
         "asks for the value of something that depends on b, h, q_idx or kv_idx (if, while, and, or, not, int(), "
-        ".item() or range()); use & | ~ for truth values, and torch.where(condition, a, b) for if"
+        ".item() or range()); use & | ~ for truth values, torch.where(condition, a, b) for if, and a tensor in place "
+        "of a list that is read at it"
     )
+
+
+def _numpy(tracer: Tracer, *_: Any, **__: Any) -> Any:
+    refuse("mixes numpy arrays with b, h, q_idx or kv_idx; capture torch.from_numpy(array) instead")
 
 
 _RULES: dict[str, Rule] = {
@@ -371,7 +420,11 @@ _RULES: dict[str, Rule] = {
     "getitem": _index,
     "any": _reduction("or", Graph.as_truth),
     "all": _reduction("and", Graph.as_truth),
+    "masked_fill": _masked_fill,
+    "searchsorted": _search,
+    "bucketize": _bucketize,
     "sum": _reduction("add", Graph.as_integer),
+    "count_nonzero": _count,
     "amin": _extreme("minimum"),
     "amax": _extreme("maximum"),
     "min": _extreme_or_pairwise("min", "minimum"),
@@ -406,6 +459,8 @@ _RULES: dict[str, Rule] = {
     "cat": _stack(np.concatenate),
     "isin": _is_in,
     "bool_value": _value_of,
+    "array": _numpy,
+    "numpy": _numpy,
     "item": _value_of,
     "tolist": _value_of,
     "index": _value_of,
@@ -446,7 +501,10 @@ def apply(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
             raise
         except (TypeError, ValueError, IndexError) as error:
             refuse(f"calls {full} in a way that is not supported: {error}")
-    refuse(f"calls {full or func}, which is not supported")
+    refuse(
+        f"calls {full or func}, which is not supported; masks are made of integer arithmetic, comparisons, torch.where "
+        "and reads of tensors: what needs more, compute once, into a captured tensor"
+    )
 
 
 def _two(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

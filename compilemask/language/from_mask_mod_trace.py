@@ -6,6 +6,7 @@ traced tensors build nodes; others run as they are, so views of captured tensors
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import gcd
@@ -20,7 +21,7 @@ from compilemask.errors import MaskError
 from compilemask.language.from_mask_mod_graph import Graph, Node
 from compilemask.language.from_mask_mod_types import NARROW, is_integer, is_truth, kept
 from compilemask.language.narrowing import is_listed
-from compilemask.language.values import Value
+from compilemask.language.values import Value, integer
 
 MOST_ELEMENTS = 256
 """Elements of the largest tensor that may be computed for one pair (q, kv)."""
@@ -29,6 +30,8 @@ Nodes = NDArray[Any]
 _INTEGERS = (*NARROW, torch.int32, torch.int64)
 HINT = "from_mask_mod: the mask_mod"
 """How errors name the function."""
+WITH_INTEGERS = "write the comparison with integers, as in 2 * kv_idx < q_idx for kv_idx < 0.5 * q_idx"
+"""What to write instead of floats."""
 
 
 class Traced(torch.Tensor):
@@ -106,9 +109,19 @@ class Tracer:
         default_factory=dict[tuple[int, int | None, int | None, int], "_Table"]
     )
 
-    def axis(self, name: str, size: int | None) -> Node:
-        """The index of the batch or the head."""
-        return self.graph.integer(0) if size == 1 else self.graph.node(name)
+    def __post_init__(self) -> None:
+        self.batches, self.heads = (
+            None if size is None else max(integer(what, size, 0), 1)  # of no batches, one says what they would be
+            for what, size in (("B, the number of batches,", self.batches), ("H, the number of heads,", self.heads))
+        )
+
+    def axes(self) -> tuple[Node, Node]:
+        """The indices of the batch and the head."""
+        graph = self.graph
+        b, h = (
+            graph.integer(0) if size == 1 else graph.node(n) for n, size in (("b", self.batches), ("h", self.heads))
+        )
+        return b, h
 
     # ---- values ----
 
@@ -122,9 +135,7 @@ class Tracer:
             return as_array(self.graph.truth(bool(value)))
         if is_integer(value) or (isinstance(value, float) and value.is_integer()):
             return as_array(self.graph.integer(int(value)))
-        hint = ""
-        if isinstance(value, float):
-            hint = "; write the comparison with integers, as in 2 * kv_idx < q_idx for kv_idx < 0.5 * q_idx"
+        hint = f"; {WITH_INTEGERS}" if isinstance(value, float) else ""
         refuse(f"computes with {_shown(value)}; expected integers, truth values and tensors of them{hint}")
 
     def _of_tensor(self, tensor: torch.Tensor) -> Nodes:
@@ -139,7 +150,7 @@ class Tracer:
 
     def _constants(self, tensor: torch.Tensor) -> Nodes:
         if tensor.dtype != torch.bool and tensor.dtype not in _INTEGERS:
-            refuse(f"makes a tensor of {tensor.dtype}; expected integers or truth values")
+            refuse(f"makes a tensor of {tensor.dtype}; expected integers or truth values; {WITH_INTEGERS}")
         values = np.asarray(tensor.cpu().numpy())
         result = np.empty(values.shape, dtype=object)
         for place in np.ndindex(values.shape):
@@ -259,7 +270,7 @@ class TraceMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if _holds_traced((*args, *kwargs.values())):
             return self.rules(self.tracer, func, args, kwargs)
-        if getattr(func, "__name__", "") in _RANDOM:
+        if _RANDOM.fullmatch(getattr(func, "__name__", "")):
             refuse(f"calls {func.__name__}, a random number generator; draw the numbers once, into a captured tensor")
         result = func(*args, **kwargs)
         if getattr(func, "__name__", "") in _FACTORIES and isinstance(result, torch.Tensor):
@@ -268,17 +279,11 @@ class TraceMode(TorchFunctionMode):
 
 
 _FACTORIES = ("tensor", "as_tensor", "scalar_tensor", "ones", "zeros", "full", "arange")
-_RANDOM = (
-    "rand",
-    "randn",
-    "randint",
-    "randperm",
-    "rand_like",
-    "randn_like",
-    "randint_like",
-    "bernoulli",
-    "multinomial",
+_RANDOM = re.compile(
+    r"(rand|randn|randint|randperm)(_like)?|normal|poisson|bernoulli|multinomial|(feature_)?(alpha_)?dropout\d*|"
+    r"(normal|uniform|random|bernoulli|exponential|geometric|cauchy|log_normal)_"
 )
+"""What draws random numbers."""
 
 
 def _holds_traced(values: Any) -> bool:
@@ -297,4 +302,4 @@ def _shown(value: object) -> str:
     return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(value).__name__})"
 
 
-__all__ = ["HINT", "TraceMode", "Traced", "Tracer", "as_array", "refuse"]
+__all__ = ["HINT", "WITH_INTEGERS", "TraceMode", "Traced", "Tracer", "as_array", "refuse"]

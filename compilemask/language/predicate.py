@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from xdsl.dialects import arith as xdsl_arith
@@ -38,6 +39,11 @@ _ARITH: dict[str, type[Operation]] = {
 }
 _SIZES: dict[str, type[dialect.QueriesOp | dialect.KeysOp]] = {"queries": dialect.QueriesOp, "keys": dialect.KeysOp}
 _HINT = "the predicate of where()"
+_PASS_BY_NAME = (
+    "the predicate of where() indexes something by a symbol; pass tables by name, as in "
+    "where(lambda q, kv, label: label[q] == label[kv], label=tensor)"
+)
+_NO_FUNCTIONS = "it may use Python's operators and abs; cm.from_mask_mod takes functions of torch"
 _COMPARISONS = {"==": "eq", "!=": "ne", "<": "slt", "<=": "sle", ">": "sgt", ">=": "sge"}
 
 
@@ -62,10 +68,16 @@ class Symbol:
         raise MaskError("the predicate of where() computes with integers only; a float was asked of a symbol")
 
     def __index__(self) -> NoReturn:
-        raise MaskError(
-            "the predicate of where() indexes something by a symbol; pass tables by name, as in "
-            "where(lambda q, kv, label: label[q] == label[kv], label=tensor)"
-        )
+        raise MaskError(_PASS_BY_NAME)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, *_: Any, **__: Any) -> NoReturn:
+        name = getattr(func, "__name__", str(func))
+        reads = name == "__getitem__"
+        raise MaskError(_PASS_BY_NAME if reads else f"the predicate of where() calls {name}; {_NO_FUNCTIONS}")
+
+    __array_ufunc__ = None
+    """Numbers of numpy leave their operators to symbols."""
 
 
 class Integer(Symbol):
@@ -117,8 +129,27 @@ class Integer(Symbol):
     def __rshift__(self, other: IntegerLike) -> Integer:
         return _binary(">>", self, other)
 
+    def __rlshift__(self, other: IntegerLike) -> Integer:
+        return _binary("<<", other, self)
+
+    def __rrshift__(self, other: IntegerLike) -> Integer:
+        return _binary(">>", other, self)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __pow__(self, exponent: int) -> Integer:
+        if not isinstance(exponent, int) or not 0 <= exponent <= 8:
+            raise MaskError(f"the predicate of where() raises to the power {exponent!r}; expected an int from 0 to 8")
+        return reduce(lambda power, factor: power * factor, [self] * exponent, _integer(1))
+
     def __neg__(self) -> Integer:
         return 0 - self
+
+    def __pos__(self) -> Integer:
+        return self
+
+    def __invert__(self) -> Integer:
+        return -1 - self
 
     def __abs__(self) -> Integer:
         return Integer("abs", (self,))
@@ -142,7 +173,10 @@ class Integer(Symbol):
         return _compare(">=", self, other)
 
     def __truediv__(self, other: object) -> NoReturn:
-        raise MaskError("the predicate of where() computes with integers only; use // instead of /")
+        raise MaskError(
+            "the predicate of where() divides with /; compare products, as in 2 * kv < q for kv < q / 2, or use //, "
+            "which rounds down"
+        )
 
     __hash__ = object.__hash__
 
@@ -307,12 +341,12 @@ class Emitter:
 def where(predicate: Callable[..., Any], **arguments: Scalar) -> Mask:
     """Pairs for which predicate(q, kv, **arguments) is true; q and kv are positions from 0.
 
-    The function is called once, on symbols: it may use + - * // % << >> abs, comparisons, & | ^ ~ and the named
+    The function is called once, on symbols: it may use + - * // % ** << >> abs, comparisons, & | ^ ~ and the named
     arguments, but not `if`, `and`, `or`, `not`. Python integers that it mentions become constants of the mask; what
     shall be run-time data, pass as a named argument: an int is an integer in the function, a tensor or list is a
     table, to be read as `name[index]` (an index outside reads the nearest entry), a tensor of shape [] is an
-    integer. All computes in 32 bits, and a
-    division by zero at run time yields any value; `//` and `%` floor, as in Python.
+    integer. All computes in 32 bits, and a division by zero at run time yields any value; `//` and `%` floor, as in
+    Python.
 
     The compiler knows nothing about such a mask but its predicate: named masks and their combinations are faster.
 
@@ -335,6 +369,8 @@ def where(predicate: Callable[..., Any], **arguments: Scalar) -> Mask:
     effects = SideEffects(predicate)
     try:
         visible = _condition(predicate(Q, KV, **symbols))
+    except IndexError as error:  # of a list, a tensor or an array: what is passed by name has no end
+        raise located(MaskError(_PASS_BY_NAME).with_traceback(error.__traceback__), predicate, _HINT) from error
     except Exception as error:
         raise located(error, predicate, _HINT) from error
     effects.check(_HINT)

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import dis
 import linecache
+import random
+import sys
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from functools import cached_property
 from inspect import getattr_static
-from types import CellType, CodeType, FunctionType, TracebackType
+from types import CellType, CodeType, FunctionType, ModuleType, TracebackType
 from typing import Any, cast
+from zlib import crc32
 
 from compilemask.errors import MaskError
 from compilemask.language.narrowing import is_listed
 
 _NOT_THE_USERS = ("compilemask", "torch", "numpy")
 """Packages through which a call passes on its way from the user's function."""
+_LIBRARIES = (*_NOT_THE_USERS, "builtins", *sys.stdlib_module_names)
+"""Packages whose objects are not looked into."""
+_LARGEST_ARRAY = 2**20
+"""Bytes of an array that is compared; data sets are not."""
+_CONTAINERS = (list, tuple, set, frozenset, deque)
 
 
 def located(error: Exception, function: Callable[..., Any], what: str) -> MaskError:
@@ -95,20 +105,24 @@ def _is_filled(cell: CellType) -> bool:
 
 
 class SideEffects:
-    """What a function and the functions that it captures change: outer variables, containers, tensors and fields."""
+    """What a function and the functions that it captures change: outer variables, containers, arrays, tensors, fields
+    of objects, and the state of random number generators.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._callables = list(_reachable(function))
         self._before = [(owner, name, item, _contents(item)) for owner, name, item in self._changeable()]
+        self._generators = _generators()
 
     def _changeable(self) -> Iterator[tuple[Any, str, Any]]:
+        """Everything that can be changed among what is captured, and among the parts of that."""
         for owner in self._callables:
             for name, item in captured(owner):
-                if _contents(item) is not None:
-                    yield owner, name, item
-            fields = getattr(getattr(owner, "__self__", owner), "__dict__", None)
-            if fields is not None:
-                yield owner, "self", fields
+                for part in (item, *_parts(item)):
+                    if _contents(part) is not None:
+                        yield owner, name, part
+            if _fields(own := getattr(owner, "__self__", owner)) is not None:
+                yield owner, "self", own
 
     def check(self, what: str) -> None:
         """Raises `MaskError` if there was one since this object was made, or the code says that there will be."""
@@ -118,6 +132,19 @@ class SideEffects:
         for owner, name, item, before in self._before:
             if _contents(item) != before:
                 _refuse(what, f"changes {name}, which lies outside of it", owner, _mention(owner, name))
+        if _generators() != self._generators:
+            owner = self._callables[0] if self._callables else None
+            line = _mention(owner, "random")
+            _refuse(what, "draws random numbers, which a captured tensor has to hold", owner, line)
+
+
+def _generators() -> list[object]:
+    """The states of the generators of Python and numpy."""
+    states: list[object] = [random.getstate()]
+    if (numpy := sys.modules.get("numpy")) is not None:
+        _, words, *rest = numpy.random.get_state()
+        states += [words.tobytes(), rest]
+    return states
 
 
 def _refuse(what: str, deed: str, owner: Any, line: int | None) -> None:
@@ -143,16 +170,44 @@ def _reachable(function: Any) -> Iterator[Any]:
             pending += [item for _, item in captured(value) if callable(item) or isinstance(item, tuple | list)]
 
 
+def _fields(item: Any) -> dict[str, Any] | None:
+    """The fields of an object or a class of the user's, but those that it computes once and keeps."""
+    kind = cast("Any", item if isinstance(item, type) else type(item))
+    fields = getattr(item, "__dict__", None)
+    if fields is None or isinstance(item, FunctionType | ModuleType) or kind.__module__.partition(".")[0] in _LIBRARIES:
+        return None
+    return {
+        name: value
+        for name, value in fields.items()
+        if not (name.startswith("__") or isinstance(getattr_static(kind, name, None), cached_property))
+    }
+
+
+def _parts(item: Any) -> list[Any]:
+    """The elements of a container, or the fields of an object."""
+    if isinstance(item, dict):
+        return list(cast("dict[Any, Any]", item).values())
+    if isinstance(item, _CONTAINERS):
+        return list(cast("Collection[Any]", item))
+    fields = _fields(item)
+    return [] if fields is None else list(fields.values())
+
+
 def _contents(item: Any) -> object:
-    """Something that differs once a container or a tensor has changed; None for what is neither."""
+    """What differs once a container, an array, a tensor or an object has changed; None for what is none of them."""
     if isinstance(item, dict):
         return [id(part) for pair in cast("dict[Any, Any]", item).items() for part in pair]
-    if isinstance(item, list | set):
+    if isinstance(item, _CONTAINERS):
         return [id(part) for part in cast("Collection[Any]", item)]
+    if type(item).__module__ == "numpy" and hasattr(item, "tobytes"):
+        return crc32(item.tobytes()) if item.nbytes <= _LARGEST_ARRAY else None
     try:
-        return getattr(item, "_version", None)
+        version = getattr(item, "_version", None)
     except RuntimeError:  # tensors of inference mode count no versions
         return None
+    if version is not None or (fields := _fields(item)) is None:
+        return version
+    return [id(part) for pair in fields.items() for part in pair]
 
 
 def _outer_assignments(owner: Any) -> Iterator[tuple[str, int | None]]:

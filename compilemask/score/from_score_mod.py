@@ -73,11 +73,11 @@ def from_score_mod(score_mod: ScoreMod, B: int | None = None, H: int | None = No
         raise ScoreError(
             f"from_score_mod takes a score_mod(score, b, h, q_idx, kv_idx), got {type(score_mod).__name__}"
         )
-    tracer = ScoreTracer(B, H)
-    graph = tracer.graph
-    nodes = (graph.score, tracer.axis("b", B), tracer.axis("h", H), graph.node("q"), graph.node("kv"))
     effects = SideEffects(score_mod)
     try:
+        tracer = ScoreTracer(B, H)
+        graph = tracer.graph
+        nodes = (graph.score, *tracer.axes(), graph.node("q"), graph.node("kv"))
         try:
             with TraceMode(tracer, apply_score):
                 elements = tracer.elements(score_mod(*(Traced.of(as_array(node)) for node in nodes)))
