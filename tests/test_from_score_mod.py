@@ -113,3 +113,33 @@ def test_what_is_refused(mod: Any, message: str) -> None:
     with pytest.raises(cm.ScoreError, match=message) as caught:
         cm.from_score_mod(mod)
     assert "mask_mod" not in str(caught.value).split("(at ")[0]
+
+
+def test_a_table_with_fewer_entries_than_positions_is_refused() -> None:
+    bias, plane = torch.randn(30), torch.randn(30, 40)
+    scores = {
+        "bias of the score has entries for 30 queries, got 40": lambda s, b, h, q, kv: s + bias[q],
+        "bias of the score has entries for 30 keys, got 35": lambda s, b, h, q, kv: s + bias[kv],
+        "plane of the score has entries for 30 keys, got 35": lambda s, b, h, q, kv: s + plane[kv, q],
+    }
+    q, k = torch.randn(1, 1, 40, 16), torch.randn(1, 1, 35, 16)
+    for message, mod in scores.items():
+        score = cm.from_score_mod(mod)
+        cm.attention(q[:, :, :30], k[:, :, :30], k[:, :, :30], cm.full(), score=score)
+        with pytest.raises(cm.ScoreError, match=message):
+            cm.attention(q, k, k, cm.full(), score=score)
+
+
+def test_what_is_written_to_the_base_of_a_view_counts() -> None:
+    bias = torch.randn(30, 40, requires_grad=True)
+    score = cm.from_score_mod(lambda s, b, h, q, kv: s + bias.T[q, kv])
+    q, k, v = torch.randn(1, 1, 40, 16), torch.randn(1, 1, 30, 16), torch.randn(1, 1, 30, 16)
+    for _ in range(2):
+        out = cm.attention(q, k, v, cm.full(), score=score)
+        expected = ((q @ k.mT) / 4 + bias.T).softmax(-1) @ v
+        torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+        gradient = torch.randn_like(out)
+        (own,), (wanted,) = (torch.autograd.grad(x, bias, gradient) for x in (out, expected))
+        torch.testing.assert_close(own, wanted, atol=1e-5, rtol=1e-5)
+        with torch.no_grad():
+            bias.add_(torch.randn_like(bias))

@@ -50,7 +50,7 @@ class _FromMaskMod(Mask):
             if number in self.graph.trusted:
                 found.append(Extent(what, values, _checked_not_negative(name)))
             found += [
-                Room(what, values, partial(_entries, size), keys_only=axis == "kv")
+                Room(what, values, partial(entries_of, size), keys_only=axis == "kv")
                 for (table, axis), size in self.rooms.items()
                 if table == number
             ]
@@ -101,7 +101,7 @@ def _checked_not_negative(name: str) -> Callable[[torch.Tensor], int]:
     return check
 
 
-def _entries(size: int | None, table: torch.Tensor) -> int:
+def entries_of(size: int | None, table: torch.Tensor) -> int:
     """How many entries a table has along an axis: so many, or all."""
     return int(table.shape[-1]) if size is None else size
 
@@ -258,4 +258,4 @@ def captured_names(function: Callable[..., Any], sources: list[torch.Tensor]) ->
     return tuple(known.get(id(source), "table") for source in sources)
 
 
-__all__ = ["captured_names", "from_mask_mod", "label_of", "walk"]
+__all__ = ["captured_names", "entries_of", "from_mask_mod", "label_of", "walk"]

@@ -205,7 +205,7 @@ def check_score(score: Score, problem: Problem, where: torch.device, return_lse:
         raise ScoreError(f"score is a {type(score).__name__}, expected a Score, such as score.softcap(30.0)")
     if return_lse and not plan.has_lse:
         raise ScoreError("pointwise weights have no log-sum-exp; return_lse must be False")
-    for name, table in plan.captured:
+    for name, table, *room in plan.captured:
         if table.device != where:
             raise ScoreError(f"{name} of the score is on {table.device}, q on {where}; expected one device")
         if table.dtype == torch.float64 and where.type != "cpu":
@@ -214,7 +214,10 @@ def check_score(score: Score, problem: Problem, where: torch.device, return_lse:
         for axis, size, expected in sizes:
             if size not in (1, expected):
                 raise ScoreError(f"{name} of the score has {axis} {size}, q has {expected}; expected 1 or {expected}")
-    return Scoring(plan.text, [table for _, table in plan.captured], list(plan.numbers))
+        for axis, entries, needed in zip(("queries", "keys"), room, (problem.queries, problem.keys), strict=True):
+            if entries is not None and entries < needed:
+                raise ScoreError(f"{name} of the score has entries for {entries} {axis}, got {needed} {axis}")
+    return Scoring(plan.text, [table.data for table in plan.captured], list(plan.numbers))
 
 
 def needs_gradient(*tensors: torch.Tensor) -> bool:

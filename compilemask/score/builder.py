@@ -46,6 +46,9 @@ class Table(NamedTuple):
 
     name: str
     data: torch.Tensor
+    queries: int | None = None
+    keys: int | None = None
+    """For how many queries and keys there are entries; None if any number."""
 
 
 class Plan(NamedTuple):
@@ -103,12 +106,13 @@ class ScoreBuilder:
             return self._capture(name, f32, float(value))
         return self.read(self.table(name, value), self.constant(0, i32))
 
-    def table(self, name: str, data: torch.Tensor) -> SSAValue:
-        """A run-time table; the same tensor twice is the same argument."""
+    def table(self, name: str, data: torch.Tensor, queries: int | None = None, keys: int | None = None) -> SSAValue:
+        """A run-time table, with entries for so many queries and keys; the same tensor twice is the same argument."""
         for known in self._captured:
             if isinstance(known.value, Table) and known.value.data is data:
                 return known.argument
-        return self._capture(name, MemRefType(element_type(name, data), [DYNAMIC_INDEX]), Table(name, data))
+        captured = Table(name, data, queries, keys)
+        return self._capture(name, MemRefType(element_type(name, data), [DYNAMIC_INDEX]), captured)
 
     def read(self, table: SSAValue, index: SSAValue) -> SSAValue:
         """An entry of a table, as f32 or i32."""
@@ -130,7 +134,7 @@ class ScoreBuilder:
         """The plan of a modification whose result is `score`."""
         self.block.add_op(YieldOp(score))
         type_ = FunctionType.from_lists([argument.type for argument in self.block.args], [f32])
-        sink = None if self.sink is None else element_type(*self.sink)
+        sink = None if self.sink is None else element_type(self.sink.name, self.sink.data)
         attributes = score_attributes(self.weights, sink)
         module = ModuleOp([ScoreOp(name, type_, Region(self.block), attributes)])
         module.verify()

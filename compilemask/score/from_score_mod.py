@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from compilemask.errors import MaskError, ScoreError
-from compilemask.language.from_mask_mod import captured_names, label_of, walk
+from compilemask.language.from_mask_mod import captured_names, entries_of, label_of, walk
 from compilemask.language.user_code import SideEffects, located
 from compilemask.score.builder import ScoreBuilder
 from compilemask.score.score import Score
@@ -32,6 +32,7 @@ class FromScoreMod(Score):
     graph: ScoreGraph
     result: Node
     names: tuple[str, ...]
+    rooms: dict[tuple[int, str], int | None]
     label: str
 
     @property
@@ -45,7 +46,11 @@ class FromScoreMod(Score):
         tables: list[Any] = [None] * len(self.names)
         for number, (name, table) in enumerate(zip(self.names, self.graph.tables, strict=True)):
             if number in used and not isinstance(table.data, int):
-                tables[number] = builder.table(name, table.data)
+                room = [
+                    entries_of(self.rooms[number, axis], table.data) if (number, axis) in self.rooms else None
+                    for axis in ("q", "kv")
+                ]
+                tables[number] = builder.table(name, table.data, *room)
         emitter = ScoreEmitter(builder.block, tables, {self.graph.score: score}, builder)
         return emitter.value(self.result)
 
@@ -63,7 +68,8 @@ def from_score_mod(score_mod: ScoreMod, B: int | None = None, H: int | None = No
         B, H: numbers of batches and of query heads, if captured tensors have more.
 
     Raises:
-        ScoreError: the function cannot be traced (the message says what it did and where), or has side effects.
+        ScoreError: the function cannot be traced (the message says what it did and where), or has side effects; where
+            it is used, if it reads a table at q_idx or kv_idx and there are more queries or keys than entries.
     """
     from compilemask.language.from_mask_mod_trace import HINT as MASK_HINT
     from compilemask.language.from_mask_mod_trace import Traced, TraceMode, as_array, refuse
@@ -90,7 +96,8 @@ def from_score_mod(score_mod: ScoreMod, B: int | None = None, H: int | None = No
     except MaskError as error:
         # What traces mask_mods traces this, and speaks of one.
         raise ScoreError(str(error).replace(MASK_HINT, HINT)) from error
-    return FromScoreMod(graph, result, captured_names(score_mod, tracer.sources), label_of(score_mod, "score_mod"))
+    names = captured_names(score_mod, tracer.sources)
+    return FromScoreMod(graph, result, names, tracer.rooms, label_of(score_mod, "score_mod"))
 
 
 __all__ = ["from_score_mod"]
