@@ -3,9 +3,10 @@
     python benchmarks/hopper_backward_configs.py --masks causal,clear --lengths 8192,32768 --head-dim 128
 
 A variant is `sum` or `leave` (the gradient of queries: summed by the kernel, or left to another one), then the words
-q64 or q128 (queries of a step), s4 (stages), hold or early (whether something holds the weights) and loose (rounding is
-not pinned), joined by +: leave+q64+s4. All variants are compiled first, in parallel; then they are timed in shuffled
-rounds, with all kernels of the gradient, beside the portable ones, with which they are compared.
+q64 or q128 (queries of a step), s4 (stages), hold or early (whether something holds the weights), loose (rounding is
+not pinned), ahead or inside (whether scores of the next step are computed in each), joined by +: leave+q64+s4. All
+variants are compiled first, in parallel; then they are timed in shuffled rounds, with all kernels of the gradient,
+beside the portable ones, with which they are compared.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ WORDS: dict[str, dict[str, bool]] = {
     "hold": {"hold_weights": True},
     "early": {"hold_weights": False},
     "loose": {"pin_rounding": False},
+    "ahead": {"scores_ahead": True},
+    "inside": {"scores_ahead": False},
 }
 
 

@@ -56,8 +56,8 @@ def test_kernel(head_dim: int, dtype: torch.dtype, sums_queries: bool, tmp_path:
     assert binary.threads == 384
     maps = 9 if sums_queries else 8
     arguments = kernel_arguments(config)
-    assert len(arguments) == maps + 4 + 8
-    assert binary.format == "=" + "128s" * maps + "Q" * 4 + "i" * 7 + "f" + "Q" * len(binary.scratch)
+    assert len(arguments) == maps + 4 + 9
+    assert binary.format == "=" + "128s" * maps + "Q" * 4 + "i" * 8 + "f" + "Q" * len(binary.scratch)
     code = machine_code(binary.cubin, tmp_path)
     assert any("UTMALDG.4D" in line for line in code)
     assert any("UTMALDG.2D" in line for line in code)

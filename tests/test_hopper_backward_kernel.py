@@ -60,18 +60,19 @@ def backward(
     sums = torch.zeros(problem.q.shape, dtype=torch.float32)
     gradients = [x.new_full(x.shape, torch.nan) for x in (problem.k, problem.v)]
     maps = [*map(storage, (problem.q, problem.k, problem.v, problem.grad)), *rows_of(problem)]
-    maps += [*([sums.numpy()] if config.sums_queries else []), *map(storage, gradients)]
+    maps += [*([sums.flatten(0, 1)[None].numpy()] if config.sums_queries else []), *map(storage, gradients)]
     sections = (descriptor.tiles, descriptor.order, descriptor.visits, descriptor.patterns)
     values: list[Any] = [
         *map(TensorMap, maps),
         *(section.contiguous().numpy().reshape(-1) for section in sections),
         *(heads, heads // key_heads, queries, layout.queries, layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
+        batch * key_heads,
         problem.scale,
     ]
     names = [argument.name for argument in kernel_arguments(config)]
     kernel = kernel_of(dim, dtype, config) if kernel is None else kernel
-    run_kernel(kernel, (layout.query_tiles, key_heads, batch), dict(zip(names, values, strict=True)), seed=seed)
+    run_kernel(kernel, layout.query_tiles * batch * key_heads, dict(zip(names, values, strict=True)), seed=seed)
     return [*gradients, *([total(problem, sums)] if config.sums_queries else [])]
 
 
@@ -197,6 +198,7 @@ VARIANTS = {
     "four stages": HopperBackwardConfig(queries=64, stages=4, sums_queries=False),
     "moved by ptxas": HopperBackwardConfig(queries=128, hold_weights=False, pin_rounding=False),
     "held": HopperBackwardConfig(queries=128, hold_weights=True),
+    "scores ahead": HopperBackwardConfig(queries=128, scores_ahead=True),
 }
 
 

@@ -43,11 +43,12 @@ def backward(
         *(section.contiguous().numpy().reshape(-1) for section in sections),
         *(heads, heads // key_heads, queries, layout.keys, shift.shape[1], layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
+        batch * heads,
         problem.scale,
     ]
     names = [argument.name for argument in kernel_arguments()]
     kernel = kernel_of(dim, dtype, config) if kernel is None else kernel
-    run_kernel(kernel, (layout.query_tiles, heads, batch), dict(zip(names, values, strict=True)), seed=seed)
+    run_kernel(kernel, layout.query_tiles * batch * heads, dict(zip(names, values, strict=True)), seed=seed)
     return gradient
 
 

@@ -110,19 +110,20 @@ def backward(problem: PatchProblem, config: HopperBackwardConfig, seed: int) -> 
         return [part for x in tensors for part in parts(x, problem.patches.keys, storage)]
 
     arrays = [*maps(problem.q, problem.k, problem.v, problem.grad), *rows_of(problem)]
-    arrays += [*([sums] if config.sums_queries else []), *maps(*gradients)]
+    arrays += [*([sums.reshape(1, -1, problem.stored, dim)] if config.sums_queries else []), *maps(*gradients)]
     sections = (along.tiles, along.order, along.visits, along.patterns)
     values: list[Any] = [
         *map(TensorMap, arrays),
         *(section.contiguous().numpy().reshape(-1) for section in sections),
         *(heads, heads // key_heads, layout.keys, layout.queries, layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
+        batch * key_heads,
         *problem.geometry,
         problem.scale,
     ]
     names = [argument.name for argument in kernel_arguments(config)]
     kernel = kernel_of(dim, problem.q.dtype, config)
-    run_kernel(kernel, (layout.query_tiles, key_heads, batch), dict(zip(names, values, strict=True)), seed=seed)
+    run_kernel(kernel, layout.query_tiles * batch * key_heads, dict(zip(names, values, strict=True)), seed=seed)
     return [*gradients, *([total(problem, sums)] if config.sums_queries else [])]
 
 

@@ -115,18 +115,19 @@ def _launch_keys(
     sides = ((config.queries, queries), (TILE, keys), (TILE, keys), (config.queries, queries))
     maps = [part for x, (rows, grid) in zip(inputs, sides, strict=True) for part in _maps_of(x, rows, grid)]
     maps += [_map(x.flatten(0, 1), 1, config.queries) for x in numbers]
-    maps += [] if sums is None else [_map(sums, ROWS)]
+    maps += [] if sums is None else [_map(sums.flatten(0, 1)[None], ROWS)]
     maps += [part for x in gradients for part in _maps_of(x, ROWS, keys)]
     arguments: list[Argument] = [
         *maps,
         *(base + WORD * section for section in (layout.tiles, layout.order, layout.visits, layout.patterns)),
         *(heads, heads // key_heads, layout.keys, layout.queries, layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
+        batch * key_heads,
         *geometry_of(layout),
         scale,
     ]
     kernel = _kernel(kernel_head_dim(head_dim) or head_dim, query.dtype, config, query.device.index)
-    launch(kernel, (layout.query_tiles, key_heads, batch), query.device, arguments)
+    launch(kernel, (layout.query_tiles * batch * key_heads, 1, 1), query.device, arguments)
 
 
 def _launch_queries(tensors: Sequence[torch.Tensor], numbers: Sequence[torch.Tensor], inputs: GradientInputs) -> None:

@@ -72,10 +72,11 @@ def _plan(
     numbers = (
         *(heads, heads // key_heads, queries, keys, stored, layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
+        batch * heads,
     )
     return QueriesPlan(
         kernel=_kernel(kernel_head_dim(head_dim) or head_dim, dtype, config, device.index),
-        grid=(layout.query_tiles, heads, batch),
+        grid=(layout.query_tiles * batch * heads, 1, 1),
         maps=tuple(TensorMaps(*form, dtype, size) for form, size in zip(forms, rows, strict=True)),
         sections=(WORD * layout.order, WORD * layout.visits, WORD * layout.patterns),
         numbers=numbers,

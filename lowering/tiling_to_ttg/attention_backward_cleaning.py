@@ -52,6 +52,9 @@ def clean_queries(frame: Frame, part: int, place: Value) -> None:
     kb, shift = frame.kb, frame.numbers(frame.shift, place)
     blind = kb.reduce(shift.load(frame.layouts.columns), 0, "max") == math.inf
     with kb.if_else(blind) as some, some.then():
+        if frame.config.scores_ahead:
+            # The other warpgroup may still read the queries, for its scores.
+            kb.bar_sync(CLEANED_BARRIER, BOTH)
         sees = shift.load(slice_of(frame.layouts.rows, 1)) < math.inf
         _keep(frame, frame.rows((frame.query, frame.grad)[part], place), sees)
         kb.fence_async_shared()

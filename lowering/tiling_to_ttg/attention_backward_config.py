@@ -27,6 +27,8 @@ class HopperBackwardConfig:
 
     A step visits `queries` rows, of which `stages` buffers run ahead. `sums_queries` adds to the gradient of queries in
     memory, in any order: two runs may differ in the last bits. Without it that gradient is left to another kernel.
+    With `scores_ahead` the scores of a step of full tiles are computed at the end of the step before, beside its last
+    products, so that products follow each other without a gap.
     `hold_weights` and `pin_rounding` keep ptxas and LLVM from moving what should run beside a product, as
     `hold_softmax` and `pin_rounding` do in `HopperConfig`. With `query_patch` and `key_patch` tiles of queries and keys
     are such patches of an image (`lowering/patch_grid.py`).
@@ -37,6 +39,7 @@ class HopperBackwardConfig:
     sums_queries: bool = True
     hold_weights: bool = True
     pin_rounding: bool = True
+    scores_ahead: bool = False
     consumer_registers: int = 240
     producer_registers: int = 24
     query_patch: Patch | None = None
@@ -61,6 +64,6 @@ class HopperBackwardConfig:
         """The variant for a head dimension and element type. Raises LoweringError if there is none."""
         check_supported(head_dim, element_type)
         if head_dim == 128:
-            return cls(sums_queries=sums_queries)
+            return cls(sums_queries=sums_queries, scores_ahead=sums_queries)
         # 128 queries a step cost registers: with `hold_weights`, or without sums, ptxas spills in the loop of steps.
         return cls(queries=TILE, hold_weights=False) if sums_queries else cls(stages=4, sums_queries=False)

@@ -10,7 +10,14 @@ from compilemask.dialects.triton.ttg_types import MemDescType
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import BOTH, clean_keys
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame, Source
-from compilemask.lowering.tiling_to_ttg.attention_backward_step import SLOPES_BARRIER, State, Step, advance
+from compilemask.lowering.tiling_to_ttg.attention_backward_step import (
+    SLOPES_BARRIER,
+    State,
+    Step,
+    advance,
+    advance_ahead,
+    start_scores,
+)
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import (
     KeyTile,
     Patterns,
@@ -27,7 +34,7 @@ _SUMS = len(State._fields)
 
 def run_consumer(frame: Frame, part: int) -> None:
     """Visits all queries of all heads that read the key head, and stores the gradients."""
-    kb, tile = frame.kb, own_tile(frame)
+    kb, tile = frame.kb, own_tile(frame, 4)
     frame.keys_full.wait(0)
     clean_keys(frame, part, tile)
     zeros, zero = kb.zeros((ROWS, frame.head_dim), f32, frame.layouts.sums), kb.constant(0, i32)
@@ -35,7 +42,8 @@ def run_consumer(frame: Frame, part: int) -> None:
         *state, missing = members.carried
         visits = visits_of(frame, tile, members.index)
         state = _masked_visits(frame, part, tile, visits, State(*state))
-        state = _full_visits(frame, part, tile, visits, state)
+        full_visits = _full_visits_ahead if frame.config.scores_ahead else _full_visits
+        state = full_visits(frame, part, tile, visits, state)
         members.yield_(*state, missing | visits.missing)
     *state, missing = members.results
     _store(frame, part, tile, State(*state), missing)
@@ -62,14 +70,38 @@ def _masked_visits(frame: Frame, part: int, tile: KeyTile, visits: Visits, state
 def _full_visits(frame: Frame, part: int, tile: KeyTile, visits: Visits, state: State) -> State:
     """Visits the full tiles of queries, run by run, unless keys are missing."""
     kb = frame.kb
-    end = visits.n_partial + kb.where(tile.is_cut_off(frame), 0, visits.n_runs)
-    with kb.for_loop(visits.n_partial, end, 1, state) as each:
+    with kb.for_loop(visits.n_partial, _end_of_runs(frame, tile, visits), 1, state) as each:
         begin, end = visits.span(frame, each.index, visits.pair(frame, each.index))
         with kb.for_loop(begin, end, frame.config.queries, each.carried) as steps:
             step = Step(tile, visits, steps.index, None)
             steps.yield_(*advance(frame, part, State(*steps.carried), step))
         each.yield_(*steps.results)
     return State(*each.results)
+
+
+def _full_visits_ahead(frame: Frame, part: int, tile: KeyTile, visits: Visits, state: State) -> State:
+    """The same with the scores of each step computed in the one before; those behind the last step are dropped."""
+    kb, stop = frame.kb, _end_of_runs(frame, tile, visits)
+    with kb.if_else(stop > visits.n_partial) as some:
+        with some.then():
+            scores = kb.warp_group_dot_wait(start_scores(frame, part, state.number))
+            with kb.for_loop(visits.n_partial, stop, 1, [*state, scores]) as each:
+                begin, end = visits.span(frame, each.index, visits.pair(frame, each.index))
+                with kb.for_loop(begin, end, frame.config.queries, each.carried) as steps:
+                    *before, scores = steps.carried
+                    step = Step(tile, visits, steps.index, None)
+                    after, following = advance_ahead(frame, part, State(*before), scores, step)
+                    steps.yield_(*after, following)
+                each.yield_(*steps.results)
+            some.yield_(*each.results[:_SUMS])
+        with some.otherwise():
+            some.yield_(*state)
+    return State(*some.results)
+
+
+def _end_of_runs(frame: Frame, tile: KeyTile, visits: Visits) -> Value:
+    """Behind the last visit that needs no mask."""
+    return visits.n_partial + frame.kb.where(tile.is_cut_off(frame), 0, visits.n_runs)
 
 
 def _store(frame: Frame, part: int, tile: KeyTile, state: State, missing: Value) -> None:
@@ -84,9 +116,9 @@ def _store(frame: Frame, part: int, tile: KeyTile, state: State, missing: Value)
         gradient = kb.where(missing == 0, gradient, math.nan)
         _output(frame, source, part).reshape(ROWS, frame.head_dim).store(kb.cast(gradient, frame.element_type))
     kb.fence_async_shared()
+    at = frame.keys.box(*tile.batch_and_head(frame), tile.number * TILE + part * ROWS)
     for source, target, _ in outputs:
-        row = tile.number * TILE + part * ROWS
-        target.store(frame.keys.box(tile.batch, tile.key_head, row), _output(frame, source, part))
+        target.store(at, _output(frame, source, part))
     kb.store_wait()
 
 

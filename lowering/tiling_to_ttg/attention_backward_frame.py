@@ -23,18 +23,20 @@ from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers,
 
 INPUTS, OUTPUTS = ("q", "k", "v", "grad"), ("grad_k", "grad_v")
 SECTIONS = ("tiles", "order", "visits", "patterns")
-SIZES = ("heads", "group", "queries", "keys", "key_tiles", "mask_batch_stride", "mask_head_stride")
+SIZES = ("heads", "group", "queries", "keys", "key_tiles", "mask_batch_stride", "mask_head_stride", "all_heads")
+"""`all_heads` counts the key heads of all batches."""
 
 
 def kernel_arguments(config: HopperBackwardConfig) -> list[Arg]:
     """The kernel's arguments in order.
 
     Maps of tensors [B, H, S, D] have boxes of `config.queries` rows of q and grad, 128 of k and v, 64 of the outputs
-    grad_k and grad_v; `sum_q` is f32, with boxes of 64 rows and 64 columns. Those of `shift` and `delta`, f32
-    [B * Hq, NQ * 128], have boxes of `config.queries` numbers. Sections are those of the transposed descriptor.
+    grad_k and grad_v; `sum_q` is f32 [1, B * Hq, S, D], with boxes of 64 rows and 64 columns. Those of `shift` and
+    `delta`, f32 [B * Hq, NQ * 128], have boxes of `config.queries` numbers. Sections are those of the transposed
+    descriptor.
 
     Where tiles are patches, `queries` and `keys` are lengths in patched order, in which the numbers and `sum_q`
-    [B, Hq, NQ * 128, D] are too, and those of the image follow the sizes.
+    [1, B * Hq, NQ * 128, D] are too, and those of the image follow the sizes.
     """
     sums = ("sum_q",) if config.sums_queries else ()
     return [

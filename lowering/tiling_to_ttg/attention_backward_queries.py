@@ -4,7 +4,7 @@
 
 A program owns 128 queries and visits the keys that they see, so that nothing is summed in memory: runs are equal bit by
 bit. One warp copies keys and values to shared memory by TMA, two warpgroups of 64 queries each compute. Grid:
-(NQ, Hq, B). `attention_backward_queries_frame.kernel_arguments` lists the arguments.
+NQ * Hq * B. `attention_backward_queries_frame.kernel_arguments` lists the arguments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_queries_config import
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries_consumer import run_consumer
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries_frame import (
     Frame,
-    QueryTile,
     kernel_arguments,
     open_frame,
     own_tile,
@@ -50,25 +49,26 @@ def emit_backward_queries(head_dim: int, element_type: AnyFloat, config: HopperQ
 
 def _run_producer(frame: Frame) -> None:
     """Copies the program's queries, with the gradients of their outputs, and then the keys and values they see."""
-    kb, tile = frame.kb, own_tile(frame)
+    kb, tile = frame.kb, own_tile(frame, 1)
     frame.rows_full.expect(CONSUMERS * (frame.query.map.bytes + frame.grad.map.bytes))
+    batch, head = tile.batch_and_head(frame)
     for source in (frame.query, frame.grad):
         for part in range(CONSUMERS):
-            at = [tile.batch, tile.head, tile.first_row(part), 0]
+            at = [batch, head, tile.first_row(part), 0]
             source.map.load(at, source.buffer[part], frame.rows_full)
-    key_head = kb.trunc_div(tile.head, kb.arg("group"))
+    key_head = kb.trunc_div(head, kb.arg("group"))
     with kb.for_loop(0, tile.n_partial + tile.n_runs, 1, [kb.constant(0, i32)]) as each:
         first, end = tile.span(frame, each.index, tile.pair(frame, each.index))
         with kb.for_loop(first, end, frame.config.keys, each.carried) as steps:
-            _load(frame, tile, key_head, steps.index, steps.carried[0])
+            _load(frame, batch, key_head, steps.index, steps.carried[0])
             steps.yield_(steps.carried[0] + 1)
         each.yield_(*steps.results)
 
 
-def _load(frame: Frame, tile: QueryTile, key_head: Value, first: Value, number: Value) -> None:
+def _load(frame: Frame, batch: Value, key_head: Value, first: Value, number: Value) -> None:
     """Keys and values from `first` on."""
     place, phase = frame.place(number)
     frame.empty[place].wait(phase ^ 1)
     frame.full[place].expect(frame.key.map.bytes + frame.value.map.bytes)
     for source in (frame.key, frame.value):
-        source.map.load([tile.batch, key_head, first, 0], source.buffer[place], frame.full[place])
+        source.map.load([batch, key_head, first, 0], source.buffer[place], frame.full[place])

@@ -52,7 +52,7 @@ class Masking(NamedTuple):
 
 def run_consumer(frame: Frame, part: int) -> None:
     """Visits all keys that the queries see, and stores their gradients."""
-    kb, tile = frame.kb, own_tile(frame)
+    kb, tile = frame.kb, own_tile(frame, 4)
     rows = Rows(tile, part, *(numbers_of(frame, tile, part, name) for name in ("shift", "delta")))
     frame.rows_full.wait(0)
     state = State(kb.zeros((ROWS, frame.head_dim), f32, frame.layouts.sums), kb.constant(0, i32))
@@ -60,7 +60,7 @@ def run_consumer(frame: Frame, part: int) -> None:
     gradient = kb.where(tile.missing, math.nan, state.total * kb.arg("scale"))
     frame.own_rows(frame.query, part).store(kb.cast(gradient, frame.element_type))
     kb.fence_async_shared()
-    frame.output.store([tile.batch, tile.head, tile.first_row(part), 0], frame.query.buffer[part])
+    frame.output.store([*tile.batch_and_head(frame), tile.first_row(part), 0], frame.query.buffer[part])
     kb.store_wait()
 
 

@@ -20,13 +20,25 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_visits import UNSEEN
 from compilemask.lowering.tiling_to_ttg.attention_bits import lanes_of
 from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import PATTERN_WORDS, POINTER_ALIGNMENT
+from compilemask.lowering.tiling_to_ttg.attention_order import Order, long_tiles
 from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, slice_of, tensor_map, wgmma
 from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers, Buffer, Descriptor
 
 TENSOR_MAPS = ("q", "k", "v", "grad", "grad_q")
 NUMBERS = ("shift", "delta")
 SECTIONS = ("order", "visits", "patterns")
-SIZES = ("heads", "group", "queries", "keys", "stored", "query_tiles", "mask_batch_stride", "mask_head_stride")
+SIZES = (
+    "heads",
+    "group",
+    "queries",
+    "keys",
+    "stored",
+    "query_tiles",
+    "mask_batch_stride",
+    "mask_head_stride",
+    "all_heads",
+)
+"""`all_heads` counts the query heads of all batches."""
 
 
 def kernel_arguments() -> list[Arg]:
@@ -132,7 +144,7 @@ class QueryTile(NamedTuple):
 
     number: Value
     head: Value
-    batch: Value
+    """Batch times query heads plus query head."""
     pairs: Value
     """Address of the first pair."""
     n_partial: Value
@@ -145,6 +157,11 @@ class QueryTile(NamedTuple):
     def first_row(self, part: int) -> Value:
         """The first query of a warpgroup."""
         return self.number * TILE + part * ROWS
+
+    def batch_and_head(self, frame: Frame) -> tuple[Value, Value]:
+        """Batch and query head."""
+        kb = frame.kb
+        return kb.trunc_div(self.head, kb.arg("heads")), kb.trunc_rem(self.head, kb.arg("heads"))
 
     def pair(self, frame: Frame, index: Value | int) -> tuple[Value, Value]:
         """The words of the index-th visit, 0 if there is none: key tile and pattern, or first and end of a run."""
@@ -160,17 +177,19 @@ class QueryTile(NamedTuple):
         return first * TILE, kb.minimum(end * TILE, kb.arg("keys"))
 
 
-def own_tile(frame: Frame) -> QueryTile:
-    """The tile of this program: the grid is (tiles of queries, query heads, batches), longest tiles first."""
+def own_tile(frame: Frame, num_warps: int) -> QueryTile:
+    """The tile of this program, of one head behind the other; but the long tiles of all heads come first."""
     kb = frame.kb
-    rank, head, batch = (kb.program_id(axis) for axis in range(3))
-    record = kb.arg("order") + (mask_of(kb, batch, head) * kb.arg("query_tiles") + rank) * ORDER_WORDS
+    tiles, heads = kb.arg("query_tiles"), kb.arg("heads")
+    order = Order(tiles, kb.arg("all_heads"), 1, tiles)
+    rank, head = order.place(kb, kb.program_id(0), long_tiles(kb, tiles, num_warps))
+    mask = mask_of(kb, kb.trunc_div(head, heads), kb.trunc_rem(head, heads))
+    record = kb.arg("order") + (mask * tiles + rank) * ORDER_WORDS
     number, first_pair, n_partial, n_runs = (kb.load(record + word) for word in range(4))
     missing = n_partial < 0
     return QueryTile(
         number.named("query_tile"),
         head,
-        batch,
         kb.arg("visits") + first_pair * 2,
         kb.maximum(n_partial, 0),
         kb.where(missing, 0, n_runs),
@@ -183,7 +202,7 @@ def numbers_of(frame: Frame, tile: QueryTile, part: int, name: str) -> Value:
     """[64, 1]: `shift` or `delta` of a warpgroup's queries."""
     kb = frame.kb
     row = tile.first_row(part) + kb.arange(0, ROWS, frame.layouts.numbers)
-    return kb.load(numbers_of_head(kb, name, tile.batch, tile.head, "stored") + row)[:, None]
+    return kb.load(numbers_of_head(kb, name, kb.constant(0), tile.head, "stored") + row)[:, None]
 
 
 class Patterns:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import BOTH, clean_queries
 from compilemask.lowering.tiling_to_ttg.attention_backward_config import SUM_COLUMNS
-from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame, Numbers
+from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Exchange, Frame, Numbers
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, Visits
 from compilemask.lowering.tiling_to_ttg.attention_bits import visible
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
@@ -45,6 +45,18 @@ class Step(NamedTuple):
     """[64, 4] of the query tile's pattern; None if all pairs are visible."""
 
 
+def start_scores(frame: Frame, part: int, number: Value) -> Product:
+    """Starts the products of a warpgroup's keys with the queries of a step, when those have come."""
+    place, phase = frame.place(number)
+    frame.full[place].wait(phase)
+    return _multiply_queries(frame, part, place)
+
+
+def _multiply_queries(frame: Frame, part: int, place: Value) -> Product:
+    query = frame.rows(frame.query, place).transpose()
+    return frame.kb.warp_group_dot(frame.own_rows(frame.key, part), query, layout=frame.layouts.scores)
+
+
 def advance(frame: Frame, part: int, state: State, step: Step) -> State:
     """The sums with a step's queries in them."""
     kb, (place, phase) = frame.kb, frame.place(state.number)
@@ -53,7 +65,7 @@ def advance(frame: Frame, part: int, state: State, step: Step) -> State:
     if step.words is not None:
         with kb.if_else(step.visits.blind != 0) as some, some.then():
             clean_queries(frame, part, place)
-    scores = kb.warp_group_dot(frame.own_rows(frame.key, part), query.transpose(), layout=frame.layouts.scores)
+    scores = _multiply_queries(frame, part, place)
     rises = kb.warp_group_dot(frame.own_rows(frame.value, part), grad.transpose(), layout=frame.layouts.scores)
     weights = _weights(frame, kb.warp_group_dot_wait(scores, pending=1), place, step)
     weight_operand = _operand(frame, _rounded(frame, weights))
@@ -64,14 +76,49 @@ def advance(frame: Frame, part: int, state: State, step: Step) -> State:
     if frame.exchange is None:
         grad_value = kb.warp_group_dot(weight_operand, grad, state.grad_value)
         return _finish(frame, state, place, grad_value, _operand(frame, slopes), query)
-    exchanged = frame.exchange.slopes[state.number % 2]
-    exchanged.part((part * ROWS, 0), (ROWS, frame.config.queries)).store(slopes)
-    kb.fence_async_shared()
+    exchanged = _exchange(frame, part, frame.exchange, state.number, slopes)
     grad_value = kb.warp_group_dot(weight_operand, grad, state.grad_value)
     slope_operand = _operand(frame, slopes)
     kb.bar_sync(SLOPES_BARRIER, BOTH)
     grad_query = _multiply_keys(frame, part, exchanged)
     return _finish(frame, state, place, grad_value, slope_operand, query, (part, grad_query, step))
+
+
+def advance_ahead(frame: Frame, part: int, state: State, scores: Value, step: Step) -> tuple[State, Value]:
+    """The same for a step whose pairs are all visible and whose products of keys with queries, `scores`, were computed
+    ahead; and those of the next step. Between the rises and the next scores products wait once for other work, when
+    warpgroups exchange their slopes. The weights' registers are those of the next scores: a masked step has too few.
+    """
+    kb, exchange, (place, phase) = frame.kb, frame.exchange, frame.place(state.number)
+    assert exchange is not None
+    query, grad = frame.rows(frame.query, place), frame.rows(frame.grad, place)
+    rises = kb.warp_group_dot(frame.own_rows(frame.value, part), grad.transpose(), layout=frame.layouts.scores)
+    weights = _weights(frame, scores, place, step)
+    weight_operand = _operand(frame, _rounded(frame, weights))
+    grad_value = kb.warp_group_dot(weight_operand, grad, state.grad_value)
+    if frame.config.hold_weights:
+        frame.full[place].wait(phase)
+    delta = _numbers(frame, frame.delta, place)
+    slopes = _rounded(frame, weights * (kb.warp_group_dot_wait(rises, pending=1) - delta))
+    exchanged = _exchange(frame, part, exchange, state.number, slopes)
+    slope_operand = _operand(frame, slopes)
+    kb.bar_sync(SLOPES_BARRIER, BOTH)
+    grad_query = _multiply_keys(frame, part, exchanged)
+    grad_key = kb.warp_group_dot(slope_operand, query, state.grad_key)
+    value_sum = kb.warp_group_dot_wait(grad_value, pending=2)
+    following = start_scores(frame, part, state.number + 1)
+    _add_to_queries(frame, part, kb.warp_group_dot_wait(grad_query, pending=2), step)
+    key_sum = kb.warp_group_dot_wait(grad_key, pending=1)
+    frame.empty[place].arrive()
+    return State(key_sum, value_sum, state.number + 1), kb.warp_group_dot_wait(following)
+
+
+def _exchange(frame: Frame, part: int, exchange: Exchange, number: Value, slopes: Value) -> Buffer:
+    """Stores a warpgroup's slopes where the other one reads them, once both have come to the barrier."""
+    exchanged = exchange.slopes[number % 2]
+    exchanged.part((part * ROWS, 0), (ROWS, frame.config.queries)).store(slopes)
+    frame.kb.fence_async_shared()
+    return exchanged
 
 
 def _weights(frame: Frame, scores: Value, place: Value, step: Step) -> Value:
@@ -124,7 +171,7 @@ def _add_to_queries(frame: Frame, part: int, product: Value, step: Step) -> None
     buffer.reshape(ROWS, SUM_COLUMNS).store(product)
     kb.fence_async_shared()
     row, column = (0, part * SUM_COLUMNS) if frame.config.queries == ROWS else (part * ROWS, 0)
-    exchange.sum_map.reduce("add", [step.tile.batch, step.visits.head, step.first + row, column], buffer)
+    exchange.sum_map.reduce("add", [kb.constant(0), step.visits.head, step.first + row, column], buffer)
 
 
 def _numbers(frame: Frame, source: Numbers, place: Value) -> Value:

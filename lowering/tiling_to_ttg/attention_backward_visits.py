@@ -18,6 +18,7 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_bits import lanes_of
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import PATTERN_WORDS
+from compilemask.lowering.tiling_to_ttg.attention_order import Order, long_tiles
 from compilemask.lowering.tiling_to_ttg.builder import slice_of
 
 SURELY_SEEN = 7
@@ -30,8 +31,14 @@ class KeyTile(NamedTuple):
     """The tile of keys of a program, all i32."""
 
     number: Value
-    batch: Value
-    key_head: Value
+    head: Value
+    """Batch times key heads plus key head."""
+
+    def batch_and_head(self, frame: Frame) -> tuple[Value, Value]:
+        """Batch and key head."""
+        kb = frame.kb
+        key_heads = kb.trunc_div(kb.arg("heads"), kb.arg("group"))
+        return kb.trunc_div(self.head, key_heads), kb.trunc_rem(self.head, key_heads)
 
     def is_cut_off(self, frame: Frame) -> Value:
         """i1: some of the 128 keys do not exist."""
@@ -42,6 +49,7 @@ class Visits(NamedTuple):
     """By whom the tile is seen in a query head; numbers are i32."""
 
     head: Value
+    """Batch times query heads plus query head."""
     pairs: Value
     """Address of the first pair."""
     n_partial: Value
@@ -68,20 +76,28 @@ class Visits(NamedTuple):
         return first, second
 
 
-def own_tile(frame: Frame) -> KeyTile:
-    """The tile of this program: the grid is (tiles of keys, key heads, batches), longest tiles first."""
+def own_tile(frame: Frame, num_warps: int) -> KeyTile:
+    """The tile of this program, of one head behind the other; but the long tiles of all heads come first."""
     kb = frame.kb
-    rank, key_head, batch = (kb.program_id(axis) for axis in range(3))
-    first = mask_of(kb, batch, key_head * kb.arg("group")) * kb.arg("key_tiles")
+    tiles = kb.arg("key_tiles")
+    order = Order(tiles, kb.arg("all_heads"), 1, tiles)
+    rank, head = order.place(kb, kb.program_id(0), long_tiles(kb, tiles, num_warps))
+    first = _mask_of(frame, head * kb.arg("group")) * tiles
     index = kb.load(kb.arg("order") + (first + rank) * ORDER_WORDS)
-    return KeyTile(index.named("key_tile"), batch, key_head)
+    return KeyTile(index.named("key_tile"), head)
+
+
+def _mask_of(frame: Frame, head: Value) -> Value:
+    """The mask of a query head, counted over batches."""
+    kb = frame.kb
+    return mask_of(kb, kb.trunc_div(head, kb.arg("heads")), kb.trunc_rem(head, kb.arg("heads")))
 
 
 def visits_of(frame: Frame, tile: KeyTile, member: Value) -> Visits:
     """By whom the tile is seen in a head of the group that reads its key head."""
     kb = frame.kb
-    head = tile.key_head * kb.arg("group") + member
-    first = mask_of(kb, tile.batch, head) * kb.arg("key_tiles")
+    head = tile.head * kb.arg("group") + member
+    first = _mask_of(frame, head) * kb.arg("key_tiles")
     record = kb.arg("tiles") + (first + tile.number) * TILE_WORDS
     first_pair, n_partial, n_runs = (kb.load(record + word) for word in range(3))
     return Visits(

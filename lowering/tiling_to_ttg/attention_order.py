@@ -1,0 +1,79 @@
+"""In which order programs take tiles of all heads: a balance of work first, then use of the cache.
+
+A descriptor lists the tiles of a mask longest first. Programs take the tiles of some heads together, whose keys and
+values fit the L2 cache, and then those of the next heads. A tile that takes far longer than most, of text that sees a
+whole image for example, would begin last in the last heads and keep one processor busy when all others are done; so the
+long tiles of all heads come before everything else.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from xdsl.dialects.builtin import i32
+
+from compilemask.dialects.triton.layouts import WARP_SIZE, BlockedLayout
+from compilemask.lowering.descriptor_layout import ORDER_WORDS, tile_cost
+from compilemask.lowering.tiling_to_tt.builder import Value
+from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder
+
+LONG = 4
+"""A tile is long if it takes longer than so many tiles of the middle rank. Heads together have some 500 tiles, four for
+each processor: what is shorter ends with the others even if it begins in the last heads."""
+N_PARTIAL, N_FULL = 2, 4
+"""Words of a record in launch order."""
+
+
+def long_tiles(kb: GpuKernelBuilder, tiles: Value, num_warps: int) -> Value:
+    """How many of a head's tiles are long, the first 32 at most, going by the first mask of the descriptor."""
+    rank = kb.arange(0, WARP_SIZE, BlockedLayout.of([1], [WARP_SIZE], [num_warps], [0]))
+    exists = rank < tiles
+
+    def cost(rank: Value, exists: Value | None = None) -> Value:
+        record = kb.arg("order") + rank * ORDER_WORDS
+        partial, full = (
+            kb.load(record + word) if exists is None else kb.load(record + word, exists, 0)
+            for word in (N_PARTIAL, N_FULL)
+        )
+        return tile_cost(partial, full)
+
+    limit = cost(kb.trunc_div(tiles, 2)) * LONG
+    return kb.reduce(kb.cast(exists & (cost(rank, exists) > limit), i32), 0, "sum")
+
+
+class Order(NamedTuple):
+    """What the order depends on: tiles of a head, heads in all, heads `together`, and their tiles."""
+
+    tiles: Value
+    heads: Value
+    together: Value | int
+    tiles_together: Value
+
+    def place(self, kb: GpuKernelBuilder, position: Value, long: Value | None = None) -> tuple[Value, Value]:
+        """Rank and head of the tile at a position, 0 <= position < heads * tiles.
+
+        All heads' `long` first ranks come first, if given, then the others, group by group of heads.
+        """
+        if long is None:
+            return self._place_in_group(kb, position, self.tiles_together)
+        behind = position - self.heads * long
+        rank, head = self._place_in_group(kb, behind, self.tiles_together - long * self.together)
+        is_long = behind < 0
+        return (
+            kb.where(is_long, kb.trunc_div(position, self.heads), long + rank),
+            kb.where(is_long, kb.trunc_rem(position, self.heads), head),
+        )
+
+    def _place_in_group(self, kb: GpuKernelBuilder, position: Value, tiles: Value) -> tuple[Value, Value]:
+        first_head = kb.trunc_div(position, tiles) * self.together
+        in_group = kb.trunc_rem(position, tiles)
+        heads = kb.minimum(self.heads - first_head, self.together)
+        return kb.trunc_div(in_group, heads), first_head + kb.trunc_rem(in_group, heads)
+
+
+def folded(kb: GpuKernelBuilder, rank: Value, tiles: Value) -> Value:
+    """The second half of the ranks backwards: of two programs that share a processor, started half a grid apart, one
+    gets a long tile and the other a short one.
+    """
+    half = kb.trunc_div(tiles + 1, 2)
+    return kb.where(rank < half, rank, tiles - 1 - (rank - half))
