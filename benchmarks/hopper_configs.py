@@ -3,9 +3,9 @@
     python benchmarks/hopper_configs.py --masks causal,clear --lengths 8192,32768 --head-dim 128
 
 A variant is a schedule, then the words mbarrier (turns), dirty (values are not cleaned), early (nothing holds the
-softmax), loose (rounding is not pinned), r192 (rows of a tile, 128 if not said; first), s3 (stages) and h4 (heads
-together), joined by +: grid+r192+dirty+s3. All variants are compiled first, in parallel; then they are timed in
-shuffled rounds, beside the portable kernel, with which they are compared.
+softmax), loose (rounding is not pinned), eager or slack (whether peaks have slack), r192 (rows of a tile, 128 if not
+said; first), s3 (stages) and h4 (heads together), joined by +: grid+r192+dirty+s3. All variants are compiled first, in
+parallel; then they are timed in shuffled rounds, beside the portable kernel, with which they are compared.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from compilemask.runtime.hopper import hopper_binary, prepare_launch
 
 DEFAULT = "grid,grid+mbarrier,static,atomic,grid+dirty,grid+h16"
 PORTABLE = "portable"
-CHANGES: dict[str, dict[str, bool]] = {
+CHANGES: dict[str, dict[str, bool | float]] = {
     "mbarrier": {"named_barriers": False},
     "dirty": {"clean_values": False},
     "early": {"hold_softmax": False},
     "loose": {"pin_rounding": False},
+    "eager": {"slack": 0.0},
+    "slack": {"slack": 8.0},
 }
 
 

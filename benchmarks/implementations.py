@@ -10,6 +10,7 @@ import torch
 from cases import Case
 
 import compilemask as cm
+from compilemask.runtime.hopper import best_rows
 
 Call = Callable[[], torch.Tensor]
 
@@ -28,22 +29,25 @@ class Prepared:
 
 
 def compilemask(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Prepared:
-    """This project."""
+    """This project, along a descriptor in the tiles that `cm.attention` asks for."""
     compiled = cm.compile(case.mask)
 
     def build() -> cm.Descriptor:
         # Not `compiled.descriptor`: it keeps what depends on host integers alone.
-        descriptor = _built(compiled, q.shape[2], k.shape[2], q.device)
         if not q.requires_grad:
-            return descriptor
+            return _built(compiled, q.shape[2], k.shape[2], q.device, best_rows(q, k, v))
+        descriptor = _built(compiled, q.shape[2], k.shape[2], q.device)
         return replace(descriptor, transposed=_built(compiled.transposed, k.shape[2], q.shape[2], q.device))
 
     descriptor = build()
     return Prepared(lambda: cm.attention(q, k, v, descriptor), build, lambda: cm.attention(q, k, v, build()))
 
 
-def _built(compiled: cm.Compiled, rows: int, columns: int, device: torch.device) -> cm.Descriptor:
-    return compiled.program.build(compiled.parameters, rows, columns, device)
+def _built(
+    compiled: cm.Compiled, queries: int, keys: int, device: torch.device, rows: int | None = None
+) -> cm.Descriptor:
+    program = compiled.program if rows is None else compiled.program.in_tiles_of(rows)
+    return program.build(compiled.parameters, queries, keys, device)
 
 
 def _flex(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, str]) -> Prepared:

@@ -38,7 +38,7 @@ def dense(name: str, queries: int, keys: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("queries", "keys"), LENGTHS)
-@pytest.mark.parametrize("rows", [128, 192])
+@pytest.mark.parametrize("rows", [64, 128, 192])
 @pytest.mark.parametrize("name", SAMPLES)
 def test_exact(name: str, rows: int, queries: int, keys: int) -> None:
     check_against_dense(built(name, queries, keys, rows), dense(name, queries, keys))

@@ -62,7 +62,7 @@ def test_samples(name: str, rows: int, queries: int, keys: int) -> None:
     check_against_dense(found, dense(name, queries, keys))
 
 
-@pytest.mark.parametrize("rows", [128, 192])
+@pytest.mark.parametrize("rows", [64, 128, 192])
 @pytest.mark.parametrize("name", MASKS)
 def test_masks(name: str, rows: int) -> None:
     for queries, keys in LENGTHS:

@@ -91,7 +91,7 @@ def test_equal_to_the_cpu_build_in_tiles_of_192_rows(name: str, queries: int, ke
     check_equal(MASKS[name](queries, keys), queries, keys, rows=192)
 
 
-@pytest.mark.parametrize("rows", [128, 192])
+@pytest.mark.parametrize("rows", [64, 128, 192])
 @pytest.mark.parametrize("name", ["causal", "window", "hstu", "shared prompt", "clear", "labels"])
 def test_equal_to_brute_force(name: str, rows: int) -> None:
     mask = MASKS[name](500, 450)
@@ -177,7 +177,7 @@ def test_order_of_programs_does_not_matter() -> None:
 
 
 @settings(max_examples=12)
-@given(cases(depth=2), st.sampled_from([128, 192]))
+@given(cases(depth=2), st.sampled_from([64, 128, 192]))
 def test_random_masks(case: Case, rows: int) -> None:
     check_equal(case.mask, case.queries, case.keys, rows)
 

@@ -19,7 +19,7 @@ ROWS = [128, 192, 64, 48, 256]
 
 
 @pytest.mark.parametrize(("queries", "keys"), LENGTHS)
-@pytest.mark.parametrize("rows", [128, 192])
+@pytest.mark.parametrize("rows", [64, 128, 192])
 @pytest.mark.parametrize("name", MASKS)
 def test_descriptor_and_attention(name: str, rows: int, queries: int, keys: int) -> None:
     mask = MASKS[name](queries, keys)

@@ -27,6 +27,8 @@ CASES = [
     (64, torch.float16, HopperConfig.choose(64, f16)),
     (128, torch.bfloat16, HopperConfig(schedule=Schedule.ATOMIC)),
     (64, torch.bfloat16, HopperConfig.choose(64, bf16, 192)),
+    (64, torch.bfloat16, HopperConfig.choose(64, bf16, 64)),
+    (128, torch.float16, HopperConfig.choose(128, f16, 64)),
     (64, torch.float16, replace(HopperConfig.choose(64, f16, 192), schedule=Schedule.ATOMIC)),
 ]
 DUMP_TIMEOUT = 60
@@ -91,7 +93,8 @@ def test_kernel(
     assert spills[0] <= (0 if config.consumers == 2 else 8), "registers are spilled"
     assert not any(spills[1:]), "registers are spilled in a visit"
     for body in bodies:
-        if config.hold_softmax:
+        # With one consumer ptxas waits for the output first: the other program of the processor computes meanwhile.
+        if config.hold_softmax and config.consumers > 1:
             _check_overlap(body)
 
 

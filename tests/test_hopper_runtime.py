@@ -356,10 +356,8 @@ def test_what_triton_cannot_compile_falls_back(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_rows_of_the_tiles_that_attention_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """192 where the Hopper kernel has three consumers, there are more tiles than processors, and they are wanted."""
+    """64 where there are no more tiles than processors; else 192 where the Hopper kernel has three consumers."""
     monkeypatch.setattr(hopper, "target_of", lambda _: Target("cuda", 90))
-    assert best_rows(*[half(1, 2, 300, 64)] * 3) is None
-    monkeypatch.setattr(hopper, "_wants_high_tiles", lambda: True)
     monkeypatch.setattr(hopper, "_processors", lambda _: 5)
     monkeypatch.setattr(hopper, "hopper_binary", lambda *_: None)
     for cached in (hopper._best_rows, hopper._chosen):
@@ -367,8 +365,9 @@ def test_rows_of_the_tiles_that_attention_asks_for(monkeypatch: pytest.MonkeyPat
     x = half(1, 2, 300, 64)
     assert best_rows(x, x, x) == 192
     assert best_rows(*[half(1, 2, 300, 40)] * 3) == 192
-    assert best_rows(half(1, 2, 256, 64), x, x) is None
+    assert best_rows(half(1, 2, 256, 64), x, x) == 64
     assert best_rows(*[half(1, 2, 300, 128)] * 3) is None
+    assert best_rows(*[half(1, 2, 256, 128)] * 3) == 64
     assert best_rows(x.float(), x.float(), x.float()) is None
     assert best_rows(x, x, half(1, 2, 300, 68)[..., :64]) is None
     assert hopper._chosen(128, torch.bfloat16, Schedule.GRID, "", 192) is None

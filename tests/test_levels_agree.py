@@ -79,7 +79,7 @@ HEADLINES = {
 
 @pytest.mark.parametrize("name", HEADLINES)
 @pytest.mark.parametrize(("queries", "keys"), [(1024, 1024), (1000, 1000), (257, 640), (640, 129), (1, 1), (17, 17)])
-@pytest.mark.parametrize("rows", [128, 192])
+@pytest.mark.parametrize("rows", [64, 128, 192])
 def test_headline_levels_agree(name: str, queries: int, keys: int, rows: int) -> None:
     check_levels(HEADLINES[name][0](max(queries, keys)), queries, keys, rows)
 

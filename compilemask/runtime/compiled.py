@@ -152,8 +152,8 @@ class Compiled:
         """The descriptor for `queries` x `keys` positions (as many keys as queries if not given), built on `device`.
 
         `gradient` also builds the descriptor of the transposed mask, which the gradient of attention follows. `rows`
-        is the height of a query tile, 128 if not given. On a GPU attention takes tiles of 128 rows, and with D = 64 the
-        Hopper kernel also takes tiles of 192; the CPU takes any. `patches` says an image in the sequence whose patches
+        is the height of a query tile, 128 if not given. On a GPU attention takes tiles of 128 rows; the Hopper kernel also
+        takes 64, and 192 with D up to 64; the CPU takes any. `patches` says an image in the sequence whose patches
         are to be the tiles (`compilemask.Patches`); there are as many queries as keys then, its `length`.
 
         Does not wait. Tables that are int32 on the device are read when the build runs: inside a CUDA graph each replay

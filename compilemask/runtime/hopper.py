@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from compilemask.lowering.descriptor_layout import Layout, ceil_div
 from compilemask.lowering.patch_grid import Patches
 from compilemask.lowering.tiling_to_tt.attention import attention_module, attention_op
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule, emit
-from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, Patch, kernel_head_dim
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, Patch, kernel_head_dim, programs_at_once
 from compilemask.runtime import disk_cache
 from compilemask.runtime.attention_cuda import ELEMENTS, WORD, attention_cuda
 from compilemask.runtime.binary import Binary
@@ -30,15 +29,10 @@ from compilemask.runtime.patched import attend_in_patched_order
 from compilemask.runtime.scoring import UNMODIFIED, Scoring, score_op
 from compilemask.runtime.tensor_map import TensorMaps, is_aligned, is_readable
 
-HIGH_ROWS = 192
-"""R of the kernel with three consumers."""
+LOW_ROWS, HIGH_ROWS = 64, 192
+"""R of the kernels with one consumer and with three."""
 LARGEST_HIGH_DIM = 64
-"""Largest D for which there is one."""
-HIGH_TILES = "COMPILEMASK_HIGH_TILES"
-"""The environment variable that, if it is 1, makes attention ask for tiles of that height where the kernel takes them.
-
-Not the default: what they gain has not been measured.
-"""
+"""Largest D for which there is one with three."""
 CACHED_BYTES = 36 << 20
 """Keys and values of heads that are computed together, so that they stay in the L2 cache of 50 MB."""
 DTYPES = (torch.float16, torch.bfloat16)
@@ -67,9 +61,7 @@ def attention_gpu(
 
 def best_rows(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int | None:
     """R of the descriptor that attention of these, on a GPU, asks for; None for that of every kernel."""
-    if query.shape[-1] > LARGEST_HIGH_DIM or not _wants_high_tiles() or not is_aligned(query, key, value):
-        return None
-    return _best_rows(_kind(query, key, value))
+    return None if not is_aligned(query, key, value) else _best_rows(_kind(query, key, value))
 
 
 def takes_patches(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, patches: Patches) -> bool:
@@ -157,22 +149,25 @@ def _is_supported(kind: Kind, patches: Patches | None = None) -> bool:
     )
 
 
-@cache
-def _wants_high_tiles() -> bool:
-    return os.environ.get(HIGH_TILES) == "1"
-
-
 @lru_cache(maxsize=256)
 def _best_rows(kind: Kind) -> int | None:
     if not _is_supported(kind):
         return None
     batch, heads, queries, head_dim = kind.query_shape
     processors = _processors(kind.device)
-    # A high tile takes longer than a low one: it pays where there are more tiles than processors.
+    # Low tiles fill more processors; a high one takes longer, and pays where there are more than processors.
     if batch * heads * ceil_div(queries, TILE) <= processors:
+        rows = LOW_ROWS
+    elif head_dim <= LARGEST_HIGH_DIM:
+        rows = HIGH_ROWS
+    else:
         return None
-    schedule = Schedule.choose(batch * heads * ceil_div(queries, HIGH_ROWS), processors)
-    return None if _chosen(head_dim, kind.dtype, schedule, "", HIGH_ROWS) is None else HIGH_ROWS
+    tiles = batch * heads * ceil_div(queries, rows)
+    return None if _chosen(head_dim, kind.dtype, _schedule(tiles, rows, processors), "", rows) is None else rows
+
+
+def _schedule(tiles: int, rows: int, processors: int) -> Schedule:
+    return Schedule.choose(tiles, processors * programs_at_once(rows))
 
 
 class Launch(NamedTuple):
@@ -263,7 +258,7 @@ def _chosen_plan(
     if not _is_supported(kind, layout.patches):
         return None
     batch, heads, _, head_dim = query_shape
-    schedule = Schedule.choose(batch * heads * layout.query_tiles, _processors(device))
+    schedule = _schedule(batch * heads * layout.query_tiles, layout.rows, _processors(device))
     config = _chosen(head_dim, dtype, schedule, score, layout.rows, *patch_shapes_of(layout))
     return None if config is None else _plan(kind, layout, config, score)
 
@@ -296,7 +291,7 @@ def _plan(kind: Kind, layout: Layout, config: HopperConfig, score: str = "") -> 
     )
     return Plan(
         kernel=_kernel(kernel_head_dim(head_dim) or head_dim, kind.dtype, config, score, device.index),
-        programs=min(tiles, _processors(device)) if config.is_persistent else tiles,
+        programs=min(tiles, config.programs * _processors(device)) if config.is_persistent else tiles,
         maps=(query_maps, key_maps, value_maps, out_maps),
         out=(out_shape, out_stride),
         lse=(out_shape[:3], (heads * queries, queries, 1)),

@@ -7,14 +7,26 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from compilemask.dialects.semantics.triton_memory import Array, round_bf16
+from compilemask.dialects.triton.inline_ptx import MULTIPLY_UNLESS_ONE
 from compilemask.errors import LoweringError
 
-_INSTRUCTIONS: dict[str, Callable[[Array], Array]] = {
+
+def _multiply(x: Array, factor: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        return x * factor
+
+
+def _round_f16(x: Array) -> Array:
+    return x.astype(np.float16)
+
+
+_INSTRUCTIONS: dict[str, Callable[..., Array]] = {
     # On two elements at a time: the second goes to the upper half.
     "cvt.rn.bf16x2.f32 $0, $2, $1;": round_bf16,
-    "cvt.rn.f16x2.f32 $0, $2, $1;": lambda x: x.astype(np.float16),
+    "cvt.rn.f16x2.f32 $0, $2, $1;": _round_f16,
     # The hardware's result is off by up to 2^-11.
     "tanh.approx.f32 $0, $1;": np.tanh,
+    MULTIPLY_UNLESS_ONE.text: _multiply,
 }
 
 

@@ -35,11 +35,12 @@ NAME = "attention"
 def emit(op: tiling.AttentionOp, config: HopperConfig, name: str = NAME) -> ModuleOp:
     """A verified module in Triton-GPU IR with the kernel of this attention. Raises LoweringError if there is none."""
     check_supported(op.head_dim, op.element_type)
-    if config.shared_bytes(op.head_dim) > SHARED_MEMORY:
+    if config.programs * config.shared_bytes(op.head_dim) > SHARED_MEMORY:
         raise LoweringError(f"{config} needs {config.shared_bytes(op.head_dim)} bytes of shared memory")
     if config.key_patch is not None and (op.score.blocks or op.sink is not None or op.lse is None):
         raise LoweringError("no Hopper kernel for modified scores in patches of an image")
-    kb = GpuKernelBuilder(name, [*kernel_arguments(config), *score_arguments(op)])
+    arguments = [*kernel_arguments(config), *score_arguments(op)]
+    kb = GpuKernelBuilder(name, arguments, max_registers=config.max_registers)
     frame = open_frame(kb, op, config)
     with kb.warp_specialize() as roles:
         with roles.default():

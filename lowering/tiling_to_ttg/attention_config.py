@@ -22,6 +22,8 @@ COLUMNS = 8
 """Head dimensions are a multiple of it: rows are a multiple of 16 bytes."""
 SHARED_MEMORY = 227 * 1024
 """Bytes that a program may have on sm_90."""
+SHARED_REGISTERS = 128
+"""Of a thread, where two programs of eight warps share a processor."""
 BARRIER_BYTES = 1024
 """More than all mbarriers and the record of a tile take."""
 
@@ -40,20 +42,23 @@ class Schedule(Enum):
     """The next one that no program has taken, by a counter in global memory."""
 
     @classmethod
-    def choose(cls, tiles: int, processors: int) -> Schedule:
-        """Persistent programs if there are more tiles than can be computed at once."""
-        return cls.ATOMIC if tiles > processors else cls.GRID
+    def choose(cls, tiles: int, programs: int) -> Schedule:
+        """Persistent programs if there are more tiles than programs that run at once."""
+        return cls.ATOMIC if tiles > programs else cls.GRID
 
 
 @dataclass(frozen=True)
 class HopperConfig:
     """One variant of the kernel, which computes a tile of rows and visits 128 keys at a time.
 
-    `consumers` warpgroups compute 64 rows each, together those of a descriptor's query tile: 128 or 192. `stages`
-    buffers each hold a tile of keys or values. `named_barriers` lets the warpgroups take turns by hardware barriers
+    `consumers` warpgroups compute 64 rows each, together those of a descriptor's query tile: 64, 128 or 192. One
+    leaves room for a second program on the same processor, which computes while the first one waits. `stages` buffers
+    each hold a tile of keys or values. `named_barriers` lets the warpgroups take turns by hardware barriers
     instead of mbarriers. `hold_softmax` repeats the wait for values after the softmax: ptxas hoists the wait
     for their product above it otherwise, and nothing overlaps. `pin_rounding` converts weights where they are computed:
-    LLVM sinks that into the next step otherwise, where f32 weights cost twice the registers. `clean_values` has a warp
+    LLVM sinks that into the next step otherwise, where f32 weights cost twice the registers. The peak of a row
+    is left where it is until a score exceeds it by more than `slack` in base 2: sums and output need not fade, and
+    weights up to 2^slack are as exact as others. `clean_values` has a warp
     zero the values of keys that no row of a partial tile sees, if there may be keys that no query sees, so that NaN and
     infinity in them reach nobody; without it all values of visited tiles must be finite. With `query_patch` and
     `key_patch` tiles of queries and keys are such patches of an image (`lowering/patch_grid.py`).
@@ -65,6 +70,7 @@ class HopperConfig:
     named_barriers: bool = True
     hold_softmax: bool = True
     pin_rounding: bool = True
+    slack: float = 8.0
     clean_values: bool = True
     consumer_registers: int = 240
     producer_registers: int = 32
@@ -72,16 +78,26 @@ class HopperConfig:
     key_patch: Patch | None = None
 
     def __post_init__(self) -> None:
-        if self.consumers not in (2, 3):
-            raise LoweringError(f"{self.consumers} consumers; 2 or 3 warpgroups take turns")
-        if self.stages < 2:
-            raise LoweringError(f"{self.stages} stages; values of one tile are used beside the keys of the next")
+        if self.consumers not in (1, 2, 3):
+            raise LoweringError(f"{self.consumers} consumers; 1, 2 or 3 warpgroups compute a tile")
+        if self.stages < min(self.consumers, 2):
+            raise LoweringError(f"{self.stages} stages; warpgroups that take turns use two tiles at once")
         check_patches(self.query_patch, self.key_patch, self.rows)
 
     @property
     def rows(self) -> int:
         """R of the descriptors that the kernel follows."""
         return self.consumers * ROWS
+
+    @property
+    def programs(self) -> int:
+        """Programs that a processor runs at once."""
+        return programs_at_once(self.rows)
+
+    @property
+    def max_registers(self) -> int | None:
+        """Of a thread when a program starts; None for what one program can have."""
+        return SHARED_REGISTERS if self.programs > 1 else None
 
     @property
     def is_persistent(self) -> bool:
@@ -105,12 +121,21 @@ class HopperConfig:
         match head_dim, rows:
             case 128, 128:
                 return cls()
+            case 128, 64:
+                return cls(consumers=1, stages=1)
+            case 64, 64:
+                return cls(consumers=1)
             case 64, 128:
                 return cls(stages=4, consumer_registers=232, producer_registers=40)
             case 64, 192:
-                return cls(consumers=3, stages=4, hold_softmax=False, consumer_registers=160)
+                return cls(consumers=3, stages=4, hold_softmax=False, slack=0.0, consumer_registers=160)
             case _:
                 raise LoweringError(f"no Hopper kernel for head_dim {head_dim} in tiles of {rows} rows")
+
+
+def programs_at_once(rows: int) -> int:
+    """How many programs with tiles of so many rows a processor runs at once."""
+    return 2 if rows == ROWS else 1
 
 
 def kernel_head_dim(head_dim: int) -> int | None:

@@ -94,18 +94,21 @@ class _Patterns:
 
 
 class Turns:
-    """The warpgroups issue matrix products in turn, 0, 1, (2,) 0, 1, ..., once per visit."""
+    """The warpgroups issue matrix products in turn, 0, 1, (2,) 0, 1, ..., once per visit, if there are several."""
 
     def __init__(self, frame: Frame, part: int) -> None:
         self.frame, self.part, self.next = frame, part, (part + 1) % frame.config.consumers
+        self.is_alone = frame.config.consumers == 1
 
     def begin(self) -> None:
         """Once, before the first visit: the first turn is warpgroup 0's."""
-        if self.frame.turns is None and self.next == 0:
+        if self.frame.turns is None and self.next == 0 and not self.is_alone:
             self.frame.kb.bar_arrive(FIRST_NAMED_BARRIER, TURN_THREADS)
 
     def take(self, count: Value) -> None:
         """Wait for this warpgroup's turn in a visit."""
+        if self.is_alone:
+            return
         if self.frame.turns is None:
             self.frame.kb.bar_sync(FIRST_NAMED_BARRIER + self.part, TURN_THREADS)
         else:
@@ -113,6 +116,8 @@ class Turns:
 
     def give(self) -> None:
         """Let the next warpgroup issue."""
+        if self.is_alone:
+            return
         if self.frame.turns is None:
             self.frame.kb.bar_arrive(FIRST_NAMED_BARRIER + self.next, TURN_THREADS)
         else:
@@ -223,7 +228,8 @@ def _visit(
         values.wait(frame)
     total = finish_product(frame, acc, count - 1)
     if fade is not None:
-        total = total * kb.convert_layout(fade, slice_of(frame.layouts.output, 1))[:, None]
+        by_row = kb.convert_layout(fade, slice_of(frame.layouts.output, 1))[:, None]
+        total = kb.multiply_unless_one(total, kb.broadcast_to(by_row, total.shape))
     return State(*after, total, operand, count + 1)
 
 

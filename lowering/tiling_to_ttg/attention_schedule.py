@@ -16,6 +16,7 @@ from compilemask.lowering.tiling_to_ttg.attention_config import Schedule
 from compilemask.lowering.tiling_to_ttg.attention_consumer import Ahead, Turns, consume
 from compilemask.lowering.tiling_to_ttg.attention_epilogue import store
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
+from compilemask.lowering.tiling_to_ttg.attention_order import long_tiles
 from compilemask.lowering.tiling_to_ttg.attention_producer import produce
 from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile, read_record, tile_at, write_record
 
@@ -35,12 +36,13 @@ def run_producer(frame: Frame) -> None:
     if not frame.config.is_persistent:
         produce(frame, tile_at(frame, kb.program_id(0)).without_faults(frame), _beginning(frame))
         return
+    long = long_tiles(kb, kb.arg("query_tiles"), 1)
     with kb.while_loop([kb.program_id(0), *_beginning(frame)]) as loop:
         with loop.condition() as (position, *progress):
             loop.continue_if(position < kb.arg("all_heads") * kb.arg("query_tiles"), position, *progress)
         with loop.body() as (position, *progress):
             progress = Progress(*progress)
-            tile = tile_at(frame, position)
+            tile = tile_at(frame, position, long)
             write_record(frame, tile, progress.tiles)
             following = _next_position(frame, position)
             tile = tile.without_faults(frame)

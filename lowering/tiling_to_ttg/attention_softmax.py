@@ -65,7 +65,11 @@ def advance(
 ) -> tuple[Softmax, Value, Value]:
     """The state after products [64, 128], their weights in f32, and the factor [64] by which earlier sums fade."""
     kb = frame.kb
-    peak = kb.maximum(before.peak, kb.reduce(scores, 1, "max") * scale)
+    largest = kb.reduce(scores, 1, "max") * scale
+    if frame.config.slack == 0:
+        peak = kb.maximum(before.peak, largest)
+    else:
+        peak = kb.where(largest > before.peak + frame.config.slack, largest, before.peak)
     # A row that has seen nothing has the peak -inf, and -inf - -inf is NaN.
     shift = kb.where(peak == -math.inf, 0.0, peak) if is_masked else peak
     weights = kb.exp2(scores * scale - shift[:, None])

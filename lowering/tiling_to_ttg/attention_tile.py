@@ -1,8 +1,4 @@
-"""One tile of query rows: which it is, from the descriptor, and which tiles of keys it visits.
-
-Programs take tiles in an order for the cache and the balance of work: `heads_together` heads at once, whose keys and
-values fit the L2 cache, then the next ones; among those heads the longest tiles first, heads fastest.
-"""
+"""One tile of query rows: which it is, from the descriptor, and which tiles of keys it visits."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from compilemask.dialects.triton.layouts import WARP_SIZE, BlockedLayout
 from compilemask.lowering.descriptor_layout import ORDER_WORDS
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_frame import RECORD_WORDS, Frame
+from compilemask.lowering.tiling_to_ttg.attention_order import Order, folded
 
 NO_TILE = -1
 """The number in a record that says that the program is done."""
@@ -79,19 +76,19 @@ class Progress(NamedTuple):
         return Progress(self.tiles + 1, self.visits + tile.visits(frame), self.cleaned + tile.cleaned(frame))
 
 
-def tile_at(frame: Frame, position: Value) -> Tile:
-    """Reads the tile at a position of the launch order, 0 <= position < all_heads * query_tiles."""
+def tile_at(frame: Frame, position: Value, long: Value | None = None) -> Tile:
+    """Reads the tile at a position of the launch order, 0 <= position < all_heads * query_tiles, which so many `long`
+    tiles of each head begin (`attention_order.py`).
+    """
     kb = frame.kb
-    query_tiles, together = kb.arg("query_tiles"), kb.arg("heads_together")
-    of_group = kb.arg("tiles_together")
-    first_head = kb.trunc_div(position, of_group) * together
-    in_group = kb.trunc_rem(position, of_group)
-    heads = kb.minimum(together, kb.arg("all_heads") - first_head)
-    head = first_head + kb.trunc_rem(in_group, heads)
+    query_tiles = kb.arg("query_tiles")
+    order = Order(query_tiles, *(kb.arg(name) for name in ("all_heads", "heads_together", "tiles_together")))
+    rank, head = order.place(kb, position, long)
+    if not frame.config.is_persistent and frame.config.programs > 1:
+        rank = folded(kb, rank, query_tiles)
     batch, of_batch = kb.trunc_div(head, kb.arg("heads")), kb.trunc_rem(head, kb.arg("heads"))
     mask = batch * kb.arg("mask_batch_stride") + of_batch * kb.arg("mask_head_stride")
-    first = mask * query_tiles
-    record = kb.arg("order") + (first + kb.trunc_div(in_group, heads)) * ORDER_WORDS
+    record = kb.arg("order") + (mask * query_tiles + rank) * ORDER_WORDS
     index, *words = (kb.load(record + word) for word in range(len(Tile._fields) - 1))
     return Tile(index.named("tile"), head, *words)
 

@@ -43,6 +43,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from compilemask.dialects.narrowing import is_tensor
 from compilemask.dialects.triton import tt, ttg, ttng
+from compilemask.dialects.triton.inline_ptx import MULTIPLY_UNLESS_ONE
 from compilemask.dialects.triton.layouts import (
     BARRIER_LAYOUT,
     DotOperandLayout,
@@ -292,6 +293,11 @@ class GpuKernelBuilder(KernelBuilder):
         if dtype not in names or x.dtype != f32:
             raise LoweringError(f"no conversion of {x.type} to {dtype}")
         return self.inline_asm(f"cvt.rn.{names[dtype]}.f32 $0, $2, $1;", "=r,r,r", [x], dtype, packed=2, pure=False)
+
+    def multiply_unless_one(self, x: Value, factor: Value) -> Value:
+        """An accumulator times a factor for each row, of its shape; no work for warps whose factors are all 1."""
+        ptx = MULTIPLY_UNLESS_ONE
+        return self.inline_asm(ptx.text, ptx.constraints, [x, factor], packed=ptx.packed, pure=False)
 
     def bar_sync(self, number: int, threads: int) -> None:
         """Wait at one of the CTA's 16 named barriers until so many threads have come; Triton uses 0, 1 and 2."""

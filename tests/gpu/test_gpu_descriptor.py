@@ -16,7 +16,7 @@ from compilemask.runtime import compile, compiled_kernels, upstream_mlir
 LENGTHS = [(1, 1), (17, 17), (128, 128), (137, 300), (300, 200), (1000, 1000), (4096, 4096), (640, 5000)]
 
 
-@pytest.mark.parametrize("rows", [128, 192])
+@pytest.mark.parametrize("rows", [64, 128, 192])
 @pytest.mark.parametrize("name", MASKS)
 def test_equal_to_the_cpu_build(name: str, rows: int) -> None:
     for queries, keys in LENGTHS:
@@ -27,7 +27,7 @@ def test_equal_to_the_cpu_build(name: str, rows: int) -> None:
         assert not len(different), f"{queries} x {keys}: {len(different)} words differ, first {int(different[0])}"
 
 
-@pytest.mark.parametrize("rows", [128, 192])
+@pytest.mark.parametrize("rows", [64, 128, 192])
 @pytest.mark.parametrize("name", MASKS)
 def test_equal_to_brute_force(name: str, rows: int) -> None:
     mask = MASKS[name](1000, 900)

@@ -32,7 +32,7 @@ VARIANTS = {
     "static, turns by mbarriers": {"schedule": Schedule.STATIC, "named_barriers": False},
     "atomic": {"schedule": Schedule.ATOMIC},
 }
-DIMS_AND_ROWS = [(64, 128), (64, 192), (128, 128)]
+DIMS_AND_ROWS = [(64, 64), (64, 128), (64, 192), (128, 64), (128, 128)]
 LAUNCHES = 500
 
 
@@ -138,15 +138,14 @@ def test_strides(dim: int) -> None:
         assert torch.equal(hopper(q, k, v, mask, config)[0], expected)
 
 
-def test_rows_that_attention_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With D = 64 tiles have 192 rows if they are wanted and more than processors; a descriptor has its own."""
-    monkeypatch.setattr("compilemask.runtime.hopper._wants_high_tiles", lambda: True)
+def test_rows_that_attention_takes() -> None:
+    """With D = 64 tiles have 192 rows if there are more than processors; a descriptor has its own."""
     mask = compilemask.causal()
     compiled = compile(mask)
     q, k, v = random_inputs(2, 8, 4, 2500, 2500, 64, torch.bfloat16, "cuda")
     expected, _ = dense_attention(q, k, v, mask.dense(2500, 2500))
     assert best_rows(q, k, v) == 192
-    assert best_rows(q[:, :, :100], k, v) is None
+    assert best_rows(q[:, :, :100], k, v) == 64
     high, low = (compiled.descriptor(2500, 2500, "cuda", rows=rows) for rows in (192, None))
     found = [compilemask.attention(q, k, v, given) for given in (mask, high, low)]
     assert torch.equal(found[0], found[1])
