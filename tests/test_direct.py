@@ -66,7 +66,6 @@ def in_profile(seen: Seen, x: torch.Tensor) -> None:
 
 
 LEFT_TO_THE_DISPATCHER: dict[str, Callable[[Seen, torch.Tensor], Any]] = {
-    "gradient": lambda seen, x: seen(x.requires_grad_()),
     "parameter": lambda seen, x: seen(torch.nn.Parameter(x)),
     "subclass": lambda seen, x: seen(x.as_subclass(Subclass)),
     "vmap": lambda seen, x: torch.vmap(seen)(x),
@@ -111,6 +110,7 @@ def test_one_such_tensor_is_enough() -> None:
 def test_direct() -> None:
     x, leaf = tensor(), tensor().requires_grad_()
     assert is_direct(x, x, x)
+    assert is_direct(leaf, x, x)
     with torch.no_grad():
         assert is_direct(leaf, leaf, leaf)
     with torch.inference_mode():

@@ -6,6 +6,7 @@ import io
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from compilemask.lowering.tiling_to_ttg.attention import HopperConfig
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig
 from compilemask.passes.instrument import current_observers, observers_of_launches, observing, run_passes
 from compilemask.passes.observers import ReadBack, digest
-from compilemask.runtime import gradient
+from compilemask.runtime import direct_gradient, gradient, operator
 from compilemask.runtime.attention_backward_cpu import attention_backward_cpu
 from compilemask.runtime.compile_kernel import compile_for, compile_in_child
 from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
@@ -92,15 +93,20 @@ def test_other_threads_are_not_observed() -> None:
     assert seen == [0]
 
 
+@pytest.mark.parametrize("way", [gradient, direct_gradient])
 @pytest.mark.parametrize("is_over", [False, True])
-def test_gradients_are_observed_in_threads_of_autograd(is_over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_observed_in_threads_of_autograd(
+    is_over: bool, way: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[int] = []
 
     def note(inputs: GradientInputs) -> Gradients:
         seen.append(len(observers_of_launches()))
         return attention_backward_cpu(inputs)
 
-    monkeypatch.setattr(gradient, "attention_backward_cpu", note)
+    monkeypatch.setattr(way, "attention_backward_cpu", note)
+    if way is gradient:
+        monkeypatch.setattr(operator, "is_direct", lambda *_: False)
     q = torch.randn(1, 1, 5, 4, requires_grad=True)
     with ThreadPoolExecutor(1) as pool:
         with cm.debug(launches=True):

@@ -1,7 +1,8 @@
 """Which calls may go straight to a backend, past PyTorch's dispatcher, which takes longer than all the rest.
 
-Those on whose way the dispatcher would do nothing: on tensors of PyTorch's own class in main memory or on a GPU, of
-which no gradient is wanted, outside of every transformation, tracing, mode and profile. All others are left to it.
+Those on whose way the dispatcher would do nothing, but for autograd, whose part `direct_gradient` takes: on tensors of
+PyTorch's own class in main memory or on a GPU, outside of every transformation, tracing, mode and profile. All others
+are left to it.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ _FOREIGN_MODES = ~_bits(_Key.BackendSelect, _Key.ADInplaceOrView)
 """The same of what a thread is in the middle of."""
 
 
-def is_direct(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
-    """Whether attention of these, which may be anything, would pass the dispatcher without being touched."""
-    if torch.compiler.is_compiling() or not (type(q) is type(k) is type(v) is torch.Tensor):
+def is_direct(*tensors: torch.Tensor) -> bool:
+    """Whether these, which may be anything, would pass the dispatcher without being touched, except by autograd."""
+    if torch.compiler.is_compiling():
         return False
-    keys_of = torch._C._dispatch_keys
-    keys = keys_of(q).raw_repr() | keys_of(k).raw_repr() | keys_of(v).raw_repr()
+    keys = 0
+    for x in tensors:
+        if type(x) is not torch.Tensor:
+            return False
+        keys |= torch._C._dispatch_keys(x).raw_repr()
     modes = torch._C._dispatch_tls_local_include_set().raw_repr()
     if keys & _FOREIGN or modes & _FOREIGN_MODES or torch._C._len_torch_function_stack():
-        return False
-    if (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled():
         return False
     return not (forward_ad._current_level >= 0 or torch._C._is_any_autocast_enabled() or _profiler_enabled())

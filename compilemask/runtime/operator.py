@@ -20,6 +20,7 @@ from compilemask.runtime.compiled import Compiled, compile
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.descriptor_operator import descriptor_tensors
 from compilemask.runtime.direct import is_direct
+from compilemask.runtime.direct_gradient import attention_with_gradient
 from compilemask.runtime.hopper import attention_gpu, best_rows, takes_patches
 from compilemask.runtime.scoring import Scoring
 from compilemask.runtime.validate import (
@@ -142,11 +143,16 @@ def _directly(
     """out and lse, without the operator: for tensors that `is_direct` admits. Raises what `attention` raises."""
     problem = known_problem(q, k, v)
     scale = check_scale(scale, problem.head_dim)
+    with_gradient = (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled()
     if isinstance(mask, Descriptor):
+        if with_gradient:
+            check_transposed(mask)
         check_descriptor(mask.layout, mask.device, problem, q.device)
         descriptor = mask
     else:
-        descriptor = descriptor_for(mask, problem, (q, k, v), with_gradient=False, is_scored=False)
+        descriptor = descriptor_for(mask, problem, (q, k, v), with_gradient, is_scored=False)
+    if with_gradient:
+        return attention_with_gradient(q, k, v, descriptor, scale)
     backend = attention_cpu if q.device.type == "cpu" else attention_gpu
     return backend(q, k, v, descriptor, scale)
 
