@@ -4,7 +4,8 @@
         --implementations compilemask,flex-triton --output benchmarks/results/
 
 Pass `bwd` is the gradient of q, k and v alone, `step` the mask, the forward and the backward pass. A step is a graph
-replay where it can be captured; the backward pass of implementations behind autograd is a plain call.
+replay where it can be captured; the backward pass of implementations behind autograd is a plain call. An implementation
+may be run deterministically: compilemask-deterministic.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def prepare(job: Job) -> tuple[Calls, dict[str, str], float]:
     """Calls by (implementation, pass), what failed by implementation, and the forward pass's visible TFLOP."""
     import torch
     from cases import case
+    from deterministic import SUFFIX, switched
     from implementations import IMPLEMENTATIONS
 
     found = case(job.mask, job.length, "cuda")
@@ -54,14 +56,14 @@ def prepare(job: Job) -> tuple[Calls, dict[str, str], float]:
     reference: tuple[torch.Tensor, ...] | None = None
     for name in job.implementations:
         try:
-            prepared = IMPLEMENTATIONS[name](found, *inputs)
-            gradients = _gradients(prepared.forward(), inputs, grad)
+            prepared = IMPLEMENTATIONS[name.removesuffix(SUFFIX)](found, *inputs)
+            gradients = switched(name, _gradients)(prepared.forward(), inputs, grad)
             reference = gradients if reference is None else reference
             for letter, ours, theirs in zip("qkv", gradients, reference, strict=True):
                 error = ((ours - theirs).float().norm() / theirs.float().norm()).item()
                 if not error < LARGEST_ERROR:
                     raise ArithmeticError(f"d{letter} differs from {job.implementations[0]} by {error:.1e}")
-            passes = _calls(prepared, inputs, grad)
+            passes = {kind: switched(name, call) for kind, call in _calls(prepared, inputs, grad).items()}
             calls[name, "bwd"] = passes["bwd"]
             calls[name, "step"] = _graph(passes["step"]) if prepared.capturable else passes["step"]
         except Exception as fault:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cases import _ids, answer_offsets
+from deterministic import SUFFIX, switched
 from forward import HERE, header
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 Offsets = list[int]
 Step = Callable[[Offsets], object]
 """One training step on new offsets of a prompt and its answers."""
-DETERMINISTIC = "-deterministic"
 
 
 def compilemask(inputs: Sequence[torch.Tensor], grad: torch.Tensor) -> Step:
@@ -73,21 +73,8 @@ IMPLEMENTATIONS: dict[str, Callable[[Sequence[Any], Any], Step]] = {
 
 
 def implementation(name: str, inputs: Sequence[torch.Tensor], grad: torch.Tensor) -> Step:
-    """An implementation by name, with PyTorch's deterministic algorithms if the name ends so."""
-    import torch
-
-    step = IMPLEMENTATIONS[name.removesuffix(DETERMINISTIC)](inputs, grad)
-    if not name.endswith(DETERMINISTIC):
-        return step
-
-    def deterministic(offsets: Offsets) -> object:
-        torch.use_deterministic_algorithms(True)
-        try:
-            return step(offsets)
-        finally:
-            torch.use_deterministic_algorithms(False)
-
-    return deterministic
+    """An implementation by name."""
+    return switched(name, IMPLEMENTATIONS[name.removesuffix(SUFFIX)](inputs, grad))
 
 
 @contextmanager
