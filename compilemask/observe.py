@@ -92,7 +92,10 @@ def _names(given: Names) -> Collection[str] | None:
     return (given,) if isinstance(given, str) else given
 
 
-_KEEPING = ("compiled", "compile_kernel", "hopper", "hopper_backward", "hopper_backward_queries")
+_KEEPING = (
+    *("compiled", "compile_kernel", "attention_backward_cuda"),
+    *("hopper", "hopper_backward", "hopper_backward_queries"),
+)
 """Modules of the runtime that keep what they compiled."""
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 from compare import assert_close, dense_attention, dense_gradients, random_inputs
-from patch_cases import parts
 from sample_masks import MASKS
-from test_hopper_kernel import ELEMENT, storage
+from test_hopper_kernel import ELEMENT
 from test_runtime_backward_kernels import CHANGES, HELD_IN, launch_in_numpy, memory_at, watch_addresses
 from xdsl.dialects.builtin import ModuleOp
 
@@ -22,10 +21,10 @@ from compilemask.dialects.triton import tt
 from compilemask.dialects.triton.ttg_module import TMA_ARGUMENT
 from compilemask.dialects.triton.types import PointerType
 from compilemask.errors import DescriptorError
-from compilemask.lowering.patch_grid import Patches, PatchGrid
+from compilemask.lowering.patch_grid import Patches
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries import HopperQueriesConfig, emit_backward_queries
-from compilemask.runtime import attention_backward_cuda, hopper_backward, hopper_backward_queries
+from compilemask.runtime import attention_backward_cuda, hopper_backward, hopper_backward_queries, patch_maps
 from compilemask.runtime.gradient_inputs import GradientInputs
 from compilemask.runtime.hopper_backward import attention_backward_hopper
 
@@ -52,19 +51,27 @@ def launch(kernel: ModuleOp | str, grid: tuple[int, int, int], device: torch.dev
     run_kernel(kernel, grid, given, seed=0)
 
 
-def maps_of(x: torch.Tensor, rows: int, grid: PatchGrid | None) -> list[TensorMap]:
-    return [TensorMap(part) for part in ([storage(x)] if grid is None else parts(x, grid, storage))]
-
-
 class NumpyMaps:
-    """What lies at an address, as the kernels of queries see it."""
+    """What lies at an address, as kernels see it."""
 
-    def __init__(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, rows: int) -> None:
-        self.shape, self.stride, self.rows = shape, [2 * step for step in stride], rows
+    def __init__(
+        self,
+        shape: Sequence[int],
+        stride: Sequence[int],
+        dtype: torch.dtype,
+        rows: int | Sequence[int],
+        columns: int | None = None,
+    ) -> None:
+        self.shape, self.stride = shape, [dtype.itemsize * step for step in stride]
+        self.held_in = np.float32 if dtype == torch.float32 else np.float16
 
     def __getitem__(self, address: int) -> TensorMap:
-        memory = memory_at(address, np.float16)
+        memory = memory_at(address, self.held_in)
         return TensorMap(np.lib.stride_tricks.as_strided(memory, self.shape, self.stride))
+
+
+def empty(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device).fill_(torch.nan)
 
 
 @lru_cache
@@ -76,16 +83,17 @@ def queries_kernel(head_dim: int, dtype: torch.dtype, config: HopperQueriesConfi
 def _on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are modules or texts, and are executed in numpy."""
     watch_addresses(monkeypatch)
+    for module in (attention_backward_cuda, hopper_backward, hopper_backward_queries):
+        module.forget()
     for module in (attention_backward_cuda, hopper_backward):
         monkeypatch.setattr(module, "kernel_for", lambda text, device, options: text)
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(attention_backward_cuda, "target_of", lambda device: "cuda:90")
     monkeypatch.setattr(hopper_backward, "_kernel", kernel)
-    monkeypatch.setattr(hopper_backward, "_map", lambda x, rows, columns=None: TensorMap(storage(x)))
-    monkeypatch.setattr(hopper_backward, "_maps_of", maps_of)
-    hopper_backward_queries.forget()
+    monkeypatch.setattr(hopper_backward, "empty", empty)
     monkeypatch.setattr(hopper_backward_queries, "launch", launch)
-    monkeypatch.setattr(hopper_backward_queries, "TensorMaps", NumpyMaps)
+    for module in (hopper_backward, hopper_backward_queries, patch_maps):
+        monkeypatch.setattr(module, "TensorMaps", NumpyMaps)
     monkeypatch.setattr(hopper_backward_queries, "queries_binary", lru_cache(lambda *_: None))
     monkeypatch.setattr(hopper_backward_queries, "_kernel", queries_kernel)
 
@@ -150,23 +158,46 @@ def test_other_patches_are_refused() -> None:
         attention_backward_hopper(inputs, HopperBackwardConfig(128))
 
 
-def test_gradients_that_tma_cannot_read_are_copied() -> None:
+UNREADABLE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "expanded": lambda x: x[:, :, :1].expand(x.shape),
+    "not aligned": lambda x: torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape),
+    "transposed": lambda x: x.mT.contiguous().mT,
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_gradients_that_tma_cannot_read_are_copied(name: str) -> None:
     q, k, v = random_inputs(1, 2, 2, 50, 50, 64, torch.float16)
     visible = cm.causal().dense(50, 50)
     out, lse = dense_attention(q, k, v, visible)
     descriptor = cm.compile(cm.causal()).descriptor(50, 50, gradient=True)
-    ones = torch.ones((), dtype=torch.float16).expand(out.shape)
+    grad = UNREADABLE[name](random_inputs(1, 2, 2, 50, 50, 64, torch.float16, seed=1)[0])
     config = HopperBackwardConfig(128)
-    inputs = GradientInputs(ones, None, q, k, v, out.half(), lse.float(), descriptor, 0.125)
+    inputs = GradientInputs(grad, None, q, k, v, out.half(), lse.float(), descriptor, 0.125)
     found = attention_backward_hopper(inputs, config)[:3]
-    for gradient, reference in zip(found, dense_gradients(q, k, v, visible, ones), strict=True):
+    for gradient, reference in zip(found, dense_gradients(q, k, v, visible, grad), strict=True):
         assert_close(gradient, reference, TOLERANCE)
 
 
+def test_plans_see_other_addresses_and_strides() -> None:
+    mask, config = cm.causal(), HopperBackwardConfig(128)
+    visible = mask.dense(40, 40)
+    descriptor = cm.compile(mask).descriptor(40, 40, gradient=True)
+    for seed, change in enumerate([lambda x: x, lambda x: x, CHANGES["sequence first"]]):
+        q, k, v = (change(x) for x in random_inputs(1, 2, 1, 40, 40, 64, torch.float16, seed=seed))
+        out, lse = dense_attention(q, k, v, visible)
+        inputs = GradientInputs(q, None, q, k, v, out.half(), lse.float(), descriptor, 0.125)
+        found = attention_backward_hopper(inputs, config)[:3]
+        for gradient, reference in zip(found, dense_gradients(q, k, v, visible, q), strict=True):
+            assert_close(gradient, reference, TOLERANCE)
+    assert hopper_backward._plan.cache_info().misses == 2
+
+
 def test_which_variant_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper_backward, "has_hopper_kernel", lambda *_, **__: True)
+    monkeypatch.setattr(hopper_backward, "is_supported", lambda *_: True)
     monkeypatch.setattr(hopper_backward, "backward_binary", lambda *_: None)
-    monkeypatch.setattr(hopper_backward, "attention_backward_hopper", lambda *arguments: arguments[-1])
+    monkeypatch.setattr(hopper_backward, "_plan", lambda *arguments: arguments[-1])
+    monkeypatch.setattr(hopper_backward, "_gradients", lambda plan, inputs: plan)
     x = torch.zeros(1, 1, 1, 128, dtype=torch.bfloat16)
     hopper_backward._chosen.cache_clear()
     descriptor = cm.compile(cm.causal()).descriptor(1, 1, gradient=True)

@@ -15,9 +15,10 @@ from compilemask.lowering.tiling_to_tt.attention_backward_config import Backward
 from compilemask.lowering.tiling_to_tt.attention_backward_keys import emit_keys
 from compilemask.lowering.tiling_to_tt.attention_backward_queries import emit_queries
 from compilemask.lowering.tiling_to_tt.attention_backward_rows import ROWS, emit_rows
-from compilemask.runtime.attention_cuda import ELEMENTS, WORD, is_aligned, readable, strides
+from compilemask.runtime.attention_cuda import ALIGNMENT, ELEMENTS, WORD, is_aligned, readable, strides, strides_of
 from compilemask.runtime.compile_kernel import Options, kernel_for, target_of
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.driver import Grid, Kernel
 from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
 from compilemask.runtime.gradient_memory import gradient_like
 from compilemask.runtime.launch import launch
@@ -111,16 +112,49 @@ def numbers_of_rows(
     `grad` is the gradient of the output as kernels can read it.
     """
     out, lse, grad_lse = readable(inputs.out), inputs.lse, inputs.grad_lse
-    batch, heads, queries, head_dim = out.shape
-    shift, delta = (lse.new_empty(batch, heads, stored) for _ in range(2))
-    given = [lse] if grad_lse is None else [lse, grad_lse.float().contiguous()]
-    aligned = is_aligned(out) and is_aligned(grad)
-    text = rows_kernel(head_dim, out.dtype, aligned, grad_lse is not None, None if grid is None else grid.patch)
-    kernel = kernel_for(text, out.device, Options(4))
-    arguments = [*(x.data_ptr() for x in (out, grad, *given, shift, delta)), *strides(out), *strides(grad)]
-    arguments += [heads, queries, stored, *(() if grid is None else grid.geometry)]
-    launch(kernel, (ceil_div(stored, ROWS), heads, batch), out.device, arguments)
+    shape = (*out.shape[:2], stored)
+    shift, delta = lse.new_empty(shape), lse.new_empty(shape)
+    given = (lse,) if grad_lse is None else (lse, grad_lse.float().contiguous())
+    addresses = [x.data_ptr() for x in (out, grad, *given, shift, delta)]
+    starts_aligned = not (addresses[0] | addresses[1]) % ALIGNMENT
+    form = (out.shape, out.stride(), grad.stride(), out.dtype, out.device)
+    plan = _rows_plan(*form, starts_aligned, grad_lse is not None, stored, grid)
+    launch(plan.kernel, plan.grid, out.device, addresses + plan.numbers)
     return [shift, delta]
+
+
+class _RowsPlan(NamedTuple):
+    """All of that launch that addresses do not decide, but for whether they are aligned."""
+
+    kernel: Kernel
+    grid: Grid
+    numbers: list[int]
+    """The arguments behind addresses."""
+
+
+@lru_cache(maxsize=256)
+def _rows_plan(
+    shape: Sequence[int],
+    stride: Sequence[int],
+    grad_stride: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    starts_aligned: bool,
+    with_grad_lse: bool,
+    stored: int,
+    grid: PatchGrid | None,
+) -> _RowsPlan:
+    batch, heads, queries, head_dim = shape
+    steps = strides_of(shape, stride) + strides_of(shape, grad_stride)
+    aligned = starts_aligned and all(step * dtype.itemsize % ALIGNMENT == 0 for step in steps)
+    text = rows_kernel(head_dim, dtype, aligned, with_grad_lse, None if grid is None else grid.patch)
+    numbers = [*steps, heads, queries, stored, *(() if grid is None else grid.geometry)]
+    return _RowsPlan(kernel_for(text, device, Options(4)), (ceil_div(stored, ROWS), heads, batch), numbers)
+
+
+def forget() -> None:
+    """Drop the kernels that plans hold."""
+    _rows_plan.cache_clear()
 
 
 class _Side:

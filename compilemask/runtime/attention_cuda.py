@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -110,7 +111,12 @@ def kernel_arguments(
 
 def strides(x: torch.Tensor) -> list[int]:
     """Strides of batches, heads and rows; 0 where there is only one."""
-    return [stride if size > 1 else 0 for stride, size in zip(x.stride()[:3], x.shape[:3], strict=True)]
+    return strides_of(x.shape, x.stride())
+
+
+def strides_of(shape: Sequence[int], stride: Sequence[int]) -> list[int]:
+    """As `strides`, of a tensor of this shape."""
+    return [step if size > 1 else 0 for step, size in zip(stride[:3], shape[:3], strict=True)]
 
 
 def readable(x: torch.Tensor) -> torch.Tensor:

@@ -51,7 +51,7 @@ def attention_gpu(
         # The kernels take the largest product of a row for its largest score.
         query, scale = -query, -scale
     if is_aligned(query, key, value):
-        plan = _chosen_plan(*_kind(query, key, value), descriptor.layout, scoring.text)
+        plan = _chosen_plan(*kind_of(query, key, value), descriptor.layout, scoring.text)
         if plan is not None:
             return _attention(plan, query, key, value, descriptor, scale, scoring)
     if descriptor.layout.patches is not None:
@@ -61,7 +61,7 @@ def attention_gpu(
 
 def best_rows(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int | None:
     """R of the descriptor that attention of these, on a GPU, asks for; None for that of every kernel."""
-    return None if not is_aligned(query, key, value) else _best_rows(_kind(query, key, value))
+    return None if not is_aligned(query, key, value) else _best_rows(kind_of(query, key, value))
 
 
 def takes_patches(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, patches: Patches) -> bool:
@@ -81,7 +81,7 @@ def has_hopper_kernel(
     multiples of 16 bytes, and the last dimension is contiguous. In tiles that are patches of a video, batches and heads
     must be one dimension for TMA: batch 1, or strides as if they were.
     """
-    return is_aligned(query, key, value) and _is_supported(_kind(query, key, value), patches)
+    return is_aligned(query, key, value) and is_supported(kind_of(query, key, value), patches)
 
 
 def attention_hopper(
@@ -93,7 +93,7 @@ def attention_hopper(
     config: HopperConfig,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out and lse of a variant of the Hopper kernel, for inputs of which `has_hopper_kernel` holds."""
-    plan = _plan(_kind(query, key, value), descriptor.layout, config)
+    plan = _plan(kind_of(query, key, value), descriptor.layout, config)
     return _attention(plan, query, key, value, descriptor, scale)
 
 
@@ -134,11 +134,13 @@ class Kind(NamedTuple):
     device: torch.device
 
 
-def _kind(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Kind:
+def kind_of(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Kind:
+    """Their kind."""
     return Kind(query.shape, query.stride(), key.shape, key.stride(), value.stride(), query.dtype, query.device)
 
 
-def _is_supported(kind: Kind, patches: Patches | None = None) -> bool:
+def is_supported(kind: Kind, patches: Patches | None = None) -> bool:
+    """`has_hopper_kernel`, of aligned inputs."""
     if kind.dtype not in DTYPES or kernel_head_dim(kind.query_shape[-1]) is None or target_of(kind.device) != HOPPER:
         return False
     keys = kind.key_shape
@@ -151,7 +153,7 @@ def _is_supported(kind: Kind, patches: Patches | None = None) -> bool:
 
 @lru_cache(maxsize=256)
 def _best_rows(kind: Kind) -> int | None:
-    if not _is_supported(kind):
+    if not is_supported(kind):
         return None
     batch, heads, queries, head_dim = kind.query_shape
     processors = _processors(kind.device)
@@ -255,7 +257,7 @@ def _chosen_plan(
 ) -> Plan | None:
     """The plan for these inputs; None if the Hopper kernel does not take them."""
     kind = Kind(query_shape, query_stride, key_shape, key_stride, value_stride, dtype, device)
-    if not _is_supported(kind, layout.patches):
+    if not is_supported(kind, layout.patches):
         return None
     batch, heads, _, head_dim = query_shape
     schedule = _schedule(batch * heads * layout.query_tiles, layout.rows, _processors(device))
@@ -322,7 +324,7 @@ def prepare_launch(
     config: HopperConfig,
 ) -> Launch:
     """The launch of a variant for these tensors; out and lse are contiguous."""
-    plan = _plan(_kind(query, key, value), descriptor.layout, config)
+    plan = _plan(kind_of(query, key, value), descriptor.layout, config)
     counter = _counter(plan.device) if plan.has_counter else None
     arguments = plan.arguments(query, key, value, out, lse, descriptor, counter, scale)
     return Launch(plan.kernel, plan.programs, arguments, plan.device, counter)

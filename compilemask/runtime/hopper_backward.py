@@ -6,12 +6,15 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
+from itertools import accumulate
+from operator import mul
+from typing import NamedTuple
 
 import torch
 
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.errors import DescriptorError, LoweringError, TargetError
-from compilemask.lowering.descriptor_layout import ceil_div
+from compilemask.lowering.descriptor_layout import Layout, ceil_div
 from compilemask.lowering.patch_grid import Patches, PatchGrid
 from compilemask.lowering.tiling_to_tt.attention_backward_total import ROWS as TOTAL_ROWS
 from compilemask.lowering.tiling_to_tt.attention_backward_total import emit_total
@@ -19,17 +22,17 @@ from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackward
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, Patch, kernel_head_dim
 from compilemask.runtime import disk_cache
 from compilemask.runtime.attention_backward_cuda import attention_backward_cuda, launch_queries, numbers_of_rows
-from compilemask.runtime.attention_cuda import ELEMENTS, WORD, strides
+from compilemask.runtime.attention_cuda import ELEMENTS, WORD, strides_of
 from compilemask.runtime.binary import Binary
 from compilemask.runtime.compile_kernel import Options, kernel_for
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.driver import Argument, Kernel
+from compilemask.runtime.driver import Argument, Grid, Kernel
 from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
 from compilemask.runtime.gradient_memory import gradient_like
-from compilemask.runtime.hopper import has_hopper_kernel
-from compilemask.runtime.hopper_backward_queries import queries_plan
+from compilemask.runtime.hopper import Kind, is_supported, kind_of
+from compilemask.runtime.hopper_backward_queries import Form, queries_plan
 from compilemask.runtime.hopper_compile import HOPPER, compile_gpu_text, gpu_text
-from compilemask.runtime.launch import launch
+from compilemask.runtime.launch import empty, launch
 from compilemask.runtime.patch_maps import PatchMaps, geometry_of, has_patch_maps, patch_shapes_of
 from compilemask.runtime.patched import gradients_in_patched_order
 from compilemask.runtime.score_gradient import gradients_of_tensors
@@ -45,12 +48,13 @@ def attention_backward_gpu(inputs: GradientInputs) -> Gradients:
     The Hopper kernel sums the gradient of queries in any order, unless PyTorch's deterministic algorithms are on: then
     runs are equal bit by bit.
     """
-    query, layout = inputs.query, inputs.transposed.layout
-    if not inputs.scoring.region and has_hopper_kernel(query, inputs.key, inputs.value, patches=layout.patches):
+    query, key, value, layout = inputs.query, inputs.key, inputs.value, inputs.transposed.layout
+    if not inputs.scoring.region and is_aligned(query, key, value):
+        inputs = _with_aligned_gradient(inputs)
         sums_queries = not torch.are_deterministic_algorithms_enabled()
-        config = _chosen(query.shape[3], query.dtype, sums_queries, *reversed(patch_shapes_of(layout)))
-        if config is not None:
-            return attention_backward_hopper(inputs, config)
+        plan = _chosen_plan(kind_of(query, key, value), inputs.grad_out.stride(), layout, sums_queries)
+        if plan is not None:
+            return _gradients(plan, inputs)
     if layout.patches is not None:
         return gradients_in_patched_order(attention_backward_gpu, inputs)
     return attention_backward_cuda(inputs)
@@ -58,76 +62,34 @@ def attention_backward_gpu(inputs: GradientInputs) -> Gradients:
 
 def attention_backward_hopper(inputs: GradientInputs, config: HopperBackwardConfig) -> Gradients:
     """The same by a variant of the Hopper kernel, for inputs of which `has_hopper_kernel` holds."""
-    query, grad_out, layout = inputs.query, inputs.grad_out, inputs.transposed.layout
-    if patch_shapes_of(layout) != (config.key_patch, config.query_patch):
-        raise DescriptorError(f"the descriptor has {layout.patches or 'no patches'}, the kernel is {config}")
-    grad_query, *others = (_gradient_like(x, layout.patches) for x in (query, inputs.key, inputs.value))
-    if not _is_readable(grad_out, layout.patches):
+    inputs = _with_aligned_gradient(inputs)
+    kind = kind_of(inputs.query, inputs.key, inputs.value)
+    return _gradients(_plan(kind, inputs.grad_out.stride(), inputs.transposed.layout, config), inputs)
+
+
+def _with_aligned_gradient(inputs: GradientInputs) -> GradientInputs:
+    if is_aligned(inputs.grad_out):
+        return inputs
+    return inputs._replace(grad_out=inputs.grad_out.clone(memory_format=torch.contiguous_format))
+
+
+def _gradients(plan: Plan, inputs: GradientInputs) -> Gradients:
+    query, key, value, grad_out = inputs.query, inputs.key, inputs.value, inputs.grad_out
+    if plan.copies_gradient:
         grad_out = grad_out.clone(memory_format=torch.contiguous_format)
-    tensors = (query, inputs.key, inputs.value, grad_out)
-    # The transposed descriptor has keys down and queries across.
-    queries = None if layout.patches is None else layout.patches.keys
-    places = query.shape[2] if queries is None else queries.tiles * TILE
-    numbers = numbers_of_rows(inputs, grad_out, ceil_div(places, TILE) * TILE, queries)
-    shape = (*query.shape[:2], places, query.shape[3])
-    sums = query.new_zeros(shape, dtype=torch.float32) if config.sums_queries else None
-    _launch_keys(config, tensors, numbers, sums, others, inputs.transposed, inputs.scale)
-    if sums is None:
+    grad_query, grad_key, grad_value = (empty(*form, query.dtype, plan.device) for form in plan.gradients)
+    numbers = numbers_of_rows(inputs, grad_out, plan.stored, plan.queries)
+    tensors = (query, key, value, grad_out)
+    if plan.total is None:
+        plan.launch((*tensors, *numbers, grad_key, grad_value), inputs.transposed, inputs.scale)
         _launch_queries([*tensors, grad_query], numbers, inputs)
     else:
-        _launch_total(sums, grad_query, inputs.transposed, inputs.scale)
-    delta = numbers[1][..., : query.shape[2]]
-    return Gradients(grad_query, *others, tables=gradients_of_tensors(inputs, delta, []))
-
-
-def _is_readable(x: torch.Tensor, patches: Patches | None) -> bool:
-    size = x.dtype.itemsize
-    return (
-        is_aligned(x)
-        and is_readable(x.shape, x.stride(), size)
-        and (patches is None or has_patch_maps(x.shape, x.stride(), size, patches.sizes))
-    )
-
-
-def _gradient_like(x: torch.Tensor, patches: Patches | None) -> torch.Tensor:
-    """Memory for a gradient that TMA can write."""
-    gradient = gradient_like(x)
-    return gradient if _is_readable(gradient, patches) else torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-# ---------------------------------------------------------------- launches
-
-
-def _launch_keys(
-    config: HopperBackwardConfig,
-    inputs: Sequence[torch.Tensor],
-    numbers: Sequence[torch.Tensor],
-    sums: torch.Tensor | None,
-    gradients: Sequence[torch.Tensor],
-    transposed: Descriptor,
-    scale: float,
-) -> None:
-    query, key = inputs[:2]
-    (batch, heads, _, head_dim), key_heads = query.shape, key.shape[1]
-    layout, base = transposed.layout, transposed.buffer.data_ptr()
-    patches = layout.patches
-    keys, queries = (None, None) if patches is None else (patches.queries, patches.keys)
-    sides = ((config.queries, queries), (TILE, keys), (TILE, keys), (config.queries, queries))
-    maps = [part for x, (rows, grid) in zip(inputs, sides, strict=True) for part in _maps_of(x, rows, grid)]
-    maps += [_map(x.flatten(0, 1), 1, config.queries) for x in numbers]
-    maps += [] if sums is None else [_map(sums.flatten(0, 1)[None], ROWS)]
-    maps += [part for x in gradients for part in _maps_of(x, ROWS, keys)]
-    arguments: list[Argument] = [
-        *maps,
-        *(base + WORD * section for section in (layout.tiles, layout.order, layout.visits, layout.patterns)),
-        *(heads, heads // key_heads, layout.keys, layout.queries, layout.query_tiles),
-        *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
-        batch * key_heads,
-        *geometry_of(layout),
-        scale,
-    ]
-    kernel = _kernel(kernel_head_dim(head_dim) or head_dim, query.dtype, config, query.device.index)
-    launch(kernel, (layout.query_tiles * batch * key_heads, 1, 1), query.device, arguments)
+        sums = torch.zeros(plan.total.shape, dtype=torch.float32, device=plan.device)
+        plan.launch((*tensors, *numbers, sums, grad_key, grad_value), inputs.transposed, inputs.scale)
+        plan.total.launch(sums, grad_query, inputs.transposed, inputs.scale)
+    has_tables = any(inputs.wanted)
+    tables = gradients_of_tensors(inputs, numbers[1][..., : query.shape[2]], []) if has_tables else []
+    return Gradients(grad_query, grad_key, grad_value, tables)
 
 
 def _launch_queries(tensors: Sequence[torch.Tensor], numbers: Sequence[torch.Tensor], inputs: GradientInputs) -> None:
@@ -139,35 +101,151 @@ def _launch_queries(tensors: Sequence[torch.Tensor], numbers: Sequence[torch.Ten
         plan.launch(tensors, numbers, inputs.descriptor, inputs.scale)
 
 
-def _launch_total(sums: torch.Tensor, gradient: torch.Tensor, transposed: Descriptor, scale: float) -> None:
-    (batch, heads, queries, head_dim), layout = sums.shape, transposed.layout
-    text = _total_text(head_dim, gradient.dtype, None if layout.patches is None else layout.patches.key_patch)
-    kernel = kernel_for(text, sums.device, Options(4))
-    status = transposed.buffer.data_ptr() + WORD * STATUS
-    arguments = [sums.data_ptr(), gradient.data_ptr(), status, *strides(gradient), heads, queries]
-    arguments += [*geometry_of(layout), scale]
-    launch(kernel, (ceil_div(queries, TOTAL_ROWS), heads, batch), sums.device, arguments)
+# ---------------------------------------------------------------- plans
 
 
-def _map(x: torch.Tensor, rows: int, columns: int | None = None) -> bytes:
-    return _maps(x.shape, x.stride(), x.dtype, rows, columns)[x.data_ptr()]
+class TotalPlan(NamedTuple):
+    """The launch that rounds what was summed of the gradient of queries."""
+
+    kernel: Kernel
+    grid: Grid
+    shape: tuple[int, ...]
+    """Of the sums, [1, B * Hq, places, D]: they are in the order in which the kernel of keys reads queries."""
+    numbers: tuple[int, ...]
+
+    def launch(self, sums: torch.Tensor, gradient: torch.Tensor, transposed: Descriptor, scale: float) -> None:
+        """Starts the kernel. Does not wait."""
+        status = transposed.buffer.data_ptr() + WORD * STATUS
+        addresses = (sums.data_ptr(), gradient.data_ptr(), status)
+        launch(self.kernel, self.grid, sums.device, [*addresses, *self.numbers, scale])
 
 
-def _maps_of(x: torch.Tensor, rows: int, grid: PatchGrid | None) -> Sequence[bytes]:
-    """The maps of a tensor in order."""
+class Plan(NamedTuple):
+    """All of the launches that their inputs' addresses do not decide."""
+
+    kernel: Kernel
+    """Of keys."""
+    grid: Grid
+    maps: tuple[tuple[TensorMaps, int, int], ...]
+    """In the order of the kernel's arguments: the number of the tensor, and in bytes how far from its start."""
+    sections: tuple[int, ...]
+    """Where in a descriptor the sections start that the kernel reads, in bytes."""
+    numbers: tuple[int, ...]
+    gradients: tuple[Form, ...]
+    """Of query, key and value."""
+    stored: int
+    """Rows of numbers that belong to queries."""
+    queries: PatchGrid | None
+    """The image that queries are in patches of."""
+    copies_gradient: bool
+    """Whether TMA cannot read the gradient of the output."""
+    total: TotalPlan | None
+    device: torch.device
+
+    def launch(self, tensors: Sequence[torch.Tensor], transposed: Descriptor, scale: float) -> None:
+        """Starts the kernel of keys for the tensors that `maps` number. Does not wait."""
+        addresses = [x.data_ptr() for x in tensors]
+        base = transposed.buffer.data_ptr()
+        arguments: list[Argument] = [
+            *[maps[addresses[number] + offset] for maps, number, offset in self.maps],
+            *[base + section for section in self.sections],
+            *self.numbers,
+            scale,
+        ]
+        launch(self.kernel, self.grid, self.device, arguments)
+
+
+@lru_cache(maxsize=256)
+def _chosen_plan(kind: Kind, grad_stride: Sequence[int], layout: Layout, sums_queries: bool) -> Plan | None:
+    """The plan for these inputs and the transposed layout; None if the Hopper kernel does not take them."""
+    if not is_supported(kind, layout.patches):
+        return None
+    config = _chosen(kind.query_shape[3], kind.dtype, sums_queries, *reversed(patch_shapes_of(layout)))
+    return None if config is None else _plan(kind, grad_stride, layout, config)
+
+
+@lru_cache(maxsize=256)
+def _plan(kind: Kind, grad_stride: Sequence[int], layout: Layout, config: HopperBackwardConfig) -> Plan:
+    """The plan of a variant."""
+    if patch_shapes_of(layout) != (config.key_patch, config.query_patch):
+        raise DescriptorError(f"the descriptor has {layout.patches or 'no patches'}, the kernel is {config}")
+    (batch, heads, length, head_dim), key_heads = kind.query_shape, kind.key_shape[1]
+    # The transposed descriptor has keys down and queries across.
+    patches = layout.patches
+    keys, queries = (None, None) if patches is None else (patches.queries, patches.keys)
+    places = length if queries is None else queries.tiles * TILE
+    stored = ceil_div(places, TILE) * TILE
+    of_queries, of_keys = tuple(kind.query_shape), tuple(kind.key_shape)
+    query, grad_out = ((of_queries, tuple(stride)) for stride in (kind.query_stride, grad_stride))
+    key, value = ((of_keys, tuple(stride)) for stride in (kind.key_stride, kind.value_stride))
+    copies_gradient = not _is_readable(grad_out, kind.dtype, patches)
+    if copies_gradient:
+        grad_out = _contiguous(of_queries)
+    gradients = tuple(_form_of_gradient(form, kind.dtype, patches) for form in (query, key, value))
+    total = _total_plan(kind, gradients[0], places, layout) if config.sums_queries else None
+    numbers = TensorMaps(*_contiguous((batch * heads, stored)), torch.float32, 1, config.queries)
+    maps = [
+        _maps(query, kind.dtype, config.queries, queries),
+        _maps(key, kind.dtype, TILE, keys),
+        _maps(value, kind.dtype, TILE, keys),
+        _maps(grad_out, kind.dtype, config.queries, queries),
+        *([(numbers, 0)],) * 2,
+        *(() if total is None else (_maps(_contiguous(total.shape), torch.float32, ROWS, None),)),
+        *(_maps(form, kind.dtype, ROWS, keys) for form in gradients[1:]),
+    ]
+    return Plan(
+        kernel=_kernel(kernel_head_dim(head_dim) or head_dim, kind.dtype, config, kind.device.index),
+        grid=(layout.query_tiles * batch * key_heads, 1, 1),
+        maps=tuple((part, number, offset) for number, parts in enumerate(maps) for part, offset in parts),
+        sections=tuple(WORD * part for part in (layout.tiles, layout.order, layout.visits, layout.patterns)),
+        numbers=(
+            *(heads, heads // key_heads, layout.keys, layout.queries, layout.query_tiles),
+            *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
+            batch * key_heads,
+            *geometry_of(layout),
+        ),
+        gradients=gradients,
+        stored=stored,
+        queries=queries,
+        copies_gradient=copies_gradient,
+        total=total,
+        device=kind.device,
+    )
+
+
+def _total_plan(kind: Kind, gradient: Form, places: int, layout: Layout) -> TotalPlan:
+    batch, heads, _, head_dim = kind.query_shape
+    text = _total_text(head_dim, kind.dtype, None if layout.patches is None else layout.patches.key_patch)
+    return TotalPlan(
+        kernel=kernel_for(text, kind.device, Options(4)),
+        grid=(ceil_div(places, TOTAL_ROWS), heads, batch),
+        shape=(1, batch * heads, places, head_dim),
+        numbers=(*strides_of(*gradient), heads, places, *geometry_of(layout)),
+    )
+
+
+def _maps(form: Form, dtype: torch.dtype, rows: int, grid: PatchGrid | None) -> Sequence[tuple[TensorMaps, int]]:
+    """The maps of a tensor in order, and how far from its start what they show begins."""
     if grid is None:
-        return [_map(x, rows)]
-    return _patch_maps(x.shape, x.stride(), x.dtype, rows, grid).at(x.data_ptr())
+        return [(TensorMaps(*form, dtype, rows), 0)]
+    found = PatchMaps.of(*form, dtype, rows, grid)
+    return [(found.sequence, 0), (found.before, 0), (found.image, found.offset)]
 
 
-_patch_maps = lru_cache(maxsize=512)(PatchMaps.of)
+def _is_readable(form: Form, dtype: torch.dtype, patches: Patches | None) -> bool:
+    size = dtype.itemsize
+    return is_readable(*form, size) and (patches is None or has_patch_maps(*form, size, patches.sizes))
 
 
-@lru_cache(maxsize=512)
-def _maps(
-    shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, rows: int, columns: int | None
-) -> TensorMaps:
-    return TensorMaps(shape, stride, dtype, rows, columns)
+def _form_of_gradient(form: Form, dtype: torch.dtype, patches: Patches | None) -> Form:
+    """Of memory for a gradient that TMA can write."""
+    shape, stride = form
+    found = (shape, gradient_like(torch.empty_strided(shape, stride, dtype=dtype, device="meta")).stride())
+    return found if _is_readable(found, dtype, patches) else _contiguous(shape)
+
+
+def _contiguous(shape: tuple[int, ...]) -> Form:
+    return shape, tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1]
 
 
 # ---------------------------------------------------------------- kernels
@@ -196,8 +274,8 @@ def backward_binary(head_dim: int, dtype: torch.dtype, config: HopperBackwardCon
 
 def forget() -> None:
     """Drop all kernels: those that are asked for from now on are compiled, or loaded from disk, anew."""
-    backward_binary.cache_clear()
-    _kernel.cache_clear()
+    for kept in (backward_binary, _kernel, _plan, _chosen_plan):
+        kept.cache_clear()
 
 
 @lru_cache(maxsize=64)
