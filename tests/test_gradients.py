@@ -172,13 +172,13 @@ def test_descriptor_with_a_transpose() -> None:
 
 def test_the_transpose_is_built_for_gradients_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[tuple[int, int]] = []
-    build = cm.Compiled.descriptor_on
+    build = cm.Compiled._built_on
 
     def recorded(self: cm.Compiled, device: torch.device, queries: int, keys: int, *args: Any) -> Descriptor:
         built.append((queries, keys))
         return build(self, device, queries, keys, *args)
 
-    monkeypatch.setattr(cm.Compiled, "descriptor_on", recorded)
+    monkeypatch.setattr(cm.Compiled, "_built_on", recorded)
     q, k, v = random_inputs(1, 1, 1, 30, 40, 8)
     mask = cm.document(random_offsets(40, 3))
     cm.attention(q, k, v, mask)

@@ -152,8 +152,8 @@ class Compiled:
         """The descriptor for `queries` x `keys` positions (as many keys as queries if not given), built on `device`.
 
         `gradient` also builds the descriptor of the transposed mask, which the gradient of attention follows. `rows`
-        is the height of a query tile, 128 if not given. On a GPU attention takes tiles of 128 rows; the Hopper kernel also
-        takes 64, and 192 with D up to 64; the CPU takes any. `patches` says an image in the sequence whose patches
+        is the height of a query tile, 128 if not given. On a GPU attention takes tiles of 128 rows; the Hopper kernel
+        also takes 64, and 192 with D up to 64; the CPU takes any. `patches` says an image in the sequence whose patches
         are to be the tiles (`compilemask.Patches`); there are as many queries as keys then, its `length`.
 
         Does not wait. Tables that are int32 on the device are read when the build runs: inside a CUDA graph each replay
@@ -169,13 +169,13 @@ class Compiled:
             if gradient and patches.query_patch != patches.key_patch:
                 raise ShapeError(f"gradients need patches of one shape, not {patches}")
         where = indexed(torch.device(device))
-        if not gradient:
-            return self.descriptor_on(where, queries, keys, rows, patches)
         self._check_lengths(queries, keys)
+        if not gradient:
+            return self._built_on(where, queries, keys, rows, patches)
         if where.type == "cuda" and queries and keys:
             load_kernels([self._program_for(rows, patches), self.transposed._program_for(None, patches)], where)
-        transposed = self.transposed.descriptor_on(where, keys, queries, None, patches)
-        return replace(self.descriptor_on(where, queries, keys, rows, patches), transposed=transposed)
+        transposed = self.transposed._built_on(where, keys, queries, None, patches)
+        return replace(self._built_on(where, queries, keys, rows, patches), transposed=transposed)
 
     def descriptor_on(
         self,
@@ -187,6 +187,11 @@ class Compiled:
     ) -> Descriptor:
         """As `descriptor`, on a CPU or a CUDA device with an index."""
         self._check_lengths(queries, keys)
+        return self._built_on(device, queries, keys, rows, patches)
+
+    def _built_on(
+        self, device: torch.device, queries: int, keys: int, rows: int | None, patches: Patches | None
+    ) -> Descriptor:
         program, parameters = self._program_for(rows, patches), self.parameters
         if patches is not None:
             parameters = (*parameters, *image_parameters(patches))
