@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from compare import TOLERANCE, assert_close, dense_attention, random_inputs
+from compare import TOLERANCE, assert_close, dense_attention, dense_gradients, random_inputs
 from sample_masks import MASKS
 
 import compilemask
@@ -96,3 +97,94 @@ def test_results_are_contiguous_and_of_their_mode() -> None:
     assert (out.shape, lse.shape, lse.dtype) == (q.shape, q.shape[:3], torch.float32)
     with torch.inference_mode():
         assert operator.attention(q, k, v, compilemask.causal()).is_inference()
+
+
+# ---------------------------------------------------------------- gradients
+
+OF_GRADIENTS = 8e-3
+"""Largest relative error of one in bfloat16."""
+
+
+def leaves(length: int, dim: int = 128, seed: int = 0) -> list[torch.Tensor]:
+    return [x.requires_grad_() for x in inputs(length, dim, seed)]
+
+
+def gradients(given: list[torch.Tensor], mask: compilemask.Mask) -> tuple[torch.Tensor, ...]:
+    out, lse = operator.attention(*given, mask=mask, return_lse=True)
+    loss = out.square().sum() + lse.masked_fill(lse == -torch.inf, 0).sum()
+    return (out.detach(), lse.detach(), *torch.autograd.grad(loss, given))
+
+
+@pytest.mark.parametrize("dim", [64, 128, 192])
+@pytest.mark.parametrize("name", MASKS)
+def test_the_same_gradients_as_through_the_operator(name: str, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, mask = leaves(500, dim), MASKS[name](500, 500)
+    made_by = operator.attention(*given, mask=mask).grad_fn
+    assert made_by is not None
+    assert made_by.name() == "_AttentionBackward"
+    torch.use_deterministic_algorithms(True)
+    try:
+        direct = gradients(given, mask)
+        monkeypatch.setattr(operator, "is_direct", lambda *_: False)
+        through = gradients(given, mask)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for a, b in zip(direct, through, strict=True):
+        assert a.stride() == b.stride()
+        assert torch.equal(a, b)
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "contiguous": lambda x: x,
+    "sequence first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "expanded": lambda x: x[:1, :1, :1].expand(x.shape),
+    "not aligned": lambda x: torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradients_of_outputs_in_any_layout(layout: str) -> None:
+    """Plans are kept by strides: other addresses, lengths and layouts must be seen."""
+    mask = compilemask.causal()
+    for seed in range(12):
+        length = 200 + 8 * (seed % 3)
+        given = q, k, v = leaves(length, seed=seed)
+        grad_out = LAYOUTS[layout](torch.randn_like(given[0]))
+        found = torch.autograd.grad(operator.attention(*given, mask=mask), given, grad_out)
+        visible = mask.dense(length, length).cuda()
+        expected = dense_gradients(q.detach(), k.detach(), v.detach(), visible, grad_out)
+        for gradient, reference in zip(found, expected, strict=True):
+            assert_close(gradient, reference, OF_GRADIENTS, layout)
+
+
+def test_gradients_on_a_stream_of_their_own() -> None:
+    given, mask = leaves(500), MASKS["shared prompt"](500, 500)
+    torch.use_deterministic_algorithms(True)
+    try:
+        expected = gradients(given, mask)
+        torch.cuda.synchronize()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            found = gradients(given, mask)
+        stream.synchronize()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_captured_step() -> None:
+    given, mask = leaves(500), compilemask.hstu(400, 30)
+    expected = gradients(given, mask)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        gradients(given, mask)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = gradients(given, mask)
+    for x in found:
+        x.fill_(torch.nan)
+    graph.replay()
+    for a, b in zip(found, expected, strict=True):
+        assert_close(a, b, OF_GRADIENTS)
