@@ -4,8 +4,9 @@
 
 A variant is a schedule, then the words mbarrier (turns), dirty (values are not cleaned), early (nothing holds the
 softmax), loose (rounding is not pinned), eager or slack (whether peaks have slack), r192 (rows of a tile, 128 if not
-said; first), s3 (stages) and h4 (heads together), joined by +: grid+r192+dirty+s3. All variants are compiled first, in
-parallel; then they are timed in shuffled rounds, beside the portable kernel, with which they are compared.
+said; first), s3 (stages), k1 (more stages of keys) and h4 (heads together), joined by +: grid+r192+dirty+s3. All
+variants are compiled first, in parallel; then they are timed in shuffled rounds, beside the portable kernel, with which
+they are compared.
 """
 
 from __future__ import annotations
@@ -43,14 +44,15 @@ def parsed(text: str, head_dim: int, dtype: str) -> tuple[HopperConfig, int | No
     """A variant and its heads together, None for as many as fit the cache."""
     schedule, *words = text.split("+")
     rows = int(words.pop(0)[1:]) if words and words[0][0] == "r" else 128
-    config = HopperConfig.choose(head_dim, ELEMENTS[getattr(torch, dtype)], rows)
-    config = replace(config, schedule=Schedule(schedule))
+    config = HopperConfig.choose(head_dim, ELEMENTS[getattr(torch, dtype)], rows, Schedule(schedule))
     heads = None
     for word in words:
         if word in CHANGES:
             config = replace(config, **CHANGES[word])
         elif word[0] == "s":
             config = replace(config, stages=int(word[1:]))
+        elif word[0] == "k":
+            config = replace(config, more_keys=int(word[1:]))
         elif word[0] == "h":
             heads = int(word[1:])
         else:

@@ -103,6 +103,9 @@ class _Comparison(IRDLOperation):
     PREDICATES: ClassVar[tuple[str, ...]]
 
     def _checks(self, lhs: Attribute, result: Attribute, predicate: IntegerAttr) -> None:
+        if predicate.type != i64:
+            # The short form names the predicate alone: it has to be the whole attribute.
+            raise VerifyException(f"{self.name}: the predicate is {predicate.type}, not i64")
         if not 0 <= predicate.value.data < len(self.PREDICATES):
             raise VerifyException(f"{self.name}: predicate {predicate.value.data} is not one of {len(self.PREDICATES)}")
         expected = with_element_type(lhs, i1)

@@ -184,8 +184,12 @@ def test_what_has_no_kernel() -> None:
         HopperConfig(stages=1)
     with pytest.raises(LoweringError, match="stages"):
         HopperConfig(consumers=1, stages=0)
-    with pytest.raises(LoweringError, match="shared memory"):
-        kernel_of(128, torch.float16, HopperConfig(consumers=1))
+    for config in (
+        HopperConfig(consumers=1),
+        HopperConfig(consumers=1, stages=1, schedule=Schedule.ATOMIC, more_keys=1),
+    ):
+        with pytest.raises(LoweringError, match="shared memory"):
+            kernel_of(128, torch.float16, config)
     with pytest.raises(LoweringError, match="4 consumers"):
         HopperConfig(consumers=4)
     for head_dim, rows in ((128, 192), (64, 32), (64, 256)):
@@ -213,7 +217,7 @@ def test_all_synchronization_is_needed(rows: int) -> None:
     seen = torch.tensor([820], dtype=torch.int32)
     mask = compilemask.causal() & compilemask.window(700) & compilemask.padding(seen)
     config = HopperConfig() if rows == 128 else HopperConfig.choose(64, f16, rows)
-    config = replace(config, stages=min(config.consumers, 2))
+    config = replace(config, stages=min(config.consumers, 2), more_keys=int(rows == 64))
     config = replace(config, named_barriers=False)
     kernel = kernel_of(64, torch.float16, config)
     descriptor = compile(mask).descriptor(1000, 1000, rows=rows)
@@ -247,6 +251,8 @@ VARIANTS = {
     "overlap left to ptxas": HopperConfig(stages=4, hold_softmax=False, pin_rounding=False),
     "one consumer": ONE,
     "one consumer, one stage": replace(ONE, stages=1),
+    "one consumer, keys ahead": replace(ONE, stages=1, more_keys=1),
+    "keys ahead": HopperConfig(stages=2, more_keys=1, schedule=Schedule.ATOMIC),
     "one consumer, atomic": replace(ONE, schedule=Schedule.ATOMIC, named_barriers=False),
     "three consumers": THREE,
     "three consumers, turns by mbarriers": replace(THREE, stages=2, named_barriers=False),

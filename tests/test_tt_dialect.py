@@ -186,9 +186,11 @@ INVALID: dict[str, list[tuple[str, str]]] = {
     ],
     "tt.scan.return": [('"tt.scan.return"(%f) : (tensor<8xf32>) -> ()', "expects parent")],
     "arith.cmpi": [
-        ('"arith.cmpi"(%i, %i) <{predicate = 2 : i64}> : (tensor<8xi32>, tensor<8xi32>) -> i1', "result type")
+        ('"arith.cmpi"(%i, %i) <{predicate = 2 : i32}> : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi1>', "not i64"),
+        ('"arith.cmpi"(%i, %i) <{predicate = 2 : i64}> : (tensor<8xi32>, tensor<8xi32>) -> i1', "result type"),
     ],
     "arith.cmpf": [
+        ('"arith.cmpf"(%f, %f) <{predicate = 2 : i32}> : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xi1>', "not i64"),
         (
             '"arith.cmpf"(%f, %f) <{predicate = 16 : i64}> : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xi1>',
             "predicate 16",

@@ -388,8 +388,8 @@ def _chosen(
     if score and query_patch is not None:
         return None
     try:
-        config = HopperConfig.choose(dim, ELEMENTS[dtype], rows)
-        config = replace(config, schedule=schedule, query_patch=query_patch, key_patch=key_patch)
+        config = HopperConfig.choose(dim, ELEMENTS[dtype], rows, schedule)
+        config = replace(config, query_patch=query_patch, key_patch=key_patch)
     except LoweringError:
         return None
     try:

@@ -38,13 +38,13 @@ def clean(frame: Frame, tile: Tile, progress: Progress) -> None:
     pairs = tile.pairs(frame)
     with kb.for_loop(0, tile.cleaned(frame), 1) as partial:
         words = _seen(frame, tile, kb.load(pairs + partial.index * 2 + 1))
-        place, phase = frame.place(progress.visits + partial.index)
+        place, phase = frame.value.place(kb, progress.visits + partial.index)
         frame.value.full[place].wait(phase)
         everybody = words[0] & words[1] & words[2] & words[3]
         with kb.if_else(everybody != -1) as branch, branch.then():
             _zero_unseen(frame, place, words, everybody)
             kb.fence_async_shared()
-        frame.value.full[frame.cleaned_place(progress.cleaned + partial.index)[0]].arrive()
+        frame.value.full[frame.value.cleaned_place(kb, progress.cleaned + partial.index)[0]].arrive()
 
 
 def _seen(frame: Frame, tile: Tile, pattern: Value) -> tuple[Value, ...]:

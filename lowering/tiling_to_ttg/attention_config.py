@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
 from typing import TypeAlias
@@ -51,21 +51,23 @@ class Schedule(Enum):
 class HopperConfig:
     """One variant of the kernel, which computes a tile of rows and visits 128 keys at a time.
 
-    `consumers` warpgroups compute 64 rows each, together those of a descriptor's query tile: 64, 128 or 192. One
-    leaves room for a second program on the same processor, which computes while the first one waits. `stages` buffers
-    each hold a tile of keys or values. `named_barriers` lets the warpgroups take turns by hardware barriers
-    instead of mbarriers. `hold_softmax` repeats the wait for values after the softmax: ptxas hoists the wait
-    for their product above it otherwise, and nothing overlaps. `pin_rounding` converts weights where they are computed:
-    LLVM sinks that into the next step otherwise, where f32 weights cost twice the registers. The peak of a row
-    is left where it is until a score exceeds it by more than `slack` in base 2: sums and output need not fade, and
-    weights up to 2^slack are as exact as others. `clean_values` has a warp
-    zero the values of keys that no row of a partial tile sees, if there may be keys that no query sees, so that NaN and
-    infinity in them reach nobody; without it all values of visited tiles must be finite. With `query_patch` and
-    `key_patch` tiles of queries and keys are such patches of an image (`lowering/patch_grid.py`).
+    `consumers` warpgroups compute 64 rows each, together those of a descriptor's query tile: 64, 128 or 192. One leaves
+    room for a second program on the same processor, which computes while the first one waits. `stages` buffers each
+    hold a tile of keys or values, and `more_keys` of keys, which then are copied one tile ahead of values.
+    `named_barriers` lets the warpgroups take turns by hardware barriers instead of mbarriers. `hold_softmax` repeats
+    the wait for values after the softmax: ptxas hoists the wait for their product above it otherwise, and nothing
+    overlaps. `pin_rounding` converts weights where they are computed: LLVM sinks that into the next step otherwise,
+    where f32 weights cost twice the registers. The peak of a row is left where it is until a score exceeds it by more
+    than `slack` in base 2: sums and output need not fade, and weights up to 2^slack are as exact as others.
+    `clean_values` has a warp zero the values of keys that no row of a partial tile sees, if there may be keys that no
+    query sees, so that NaN and infinity in them reach nobody; without it all values of visited tiles must be finite.
+    With `query_patch` and `key_patch` tiles of queries and keys are such patches of an image
+    (`lowering/patch_grid.py`).
     """
 
     consumers: int = CONSUMERS
     stages: int = 2
+    more_keys: int = 0
     schedule: Schedule = Schedule.GRID
     named_barriers: bool = True
     hold_softmax: bool = True
@@ -90,6 +92,16 @@ class HopperConfig:
         return self.consumers * ROWS
 
     @property
+    def key_stages(self) -> int:
+        """Buffers for tiles of keys."""
+        return self.stages + self.more_keys
+
+    @property
+    def keys_run_ahead(self) -> bool:
+        """Whether keys of a tile are copied before the values of the one before."""
+        return self.more_keys > 0
+
+    @property
     def programs(self) -> int:
         """Programs that a processor runs at once."""
         return programs_at_once(self.rows)
@@ -108,10 +120,12 @@ class HopperConfig:
         """An upper bound on the shared memory of a program."""
         row = 2 * head_dim
         query_buffers = 2 if self.is_persistent else 1
-        return query_buffers * self.rows * row + 2 * self.stages * TILE * row + BARRIER_BYTES
+        return query_buffers * self.rows * row + (self.key_stages + self.stages) * TILE * row + BARRIER_BYTES
 
     @classmethod
-    def choose(cls, head_dim: int, element_type: AnyFloat, rows: int = 128) -> HopperConfig:
+    def choose(
+        cls, head_dim: int, element_type: AnyFloat, rows: int = 128, schedule: Schedule = Schedule.GRID
+    ) -> HopperConfig:
         """The variant for a head dimension, element type and R of a descriptor. Raises LoweringError if there is none.
 
         At D = 64 exponentials take as long as products: three warpgroups hide one behind the other better than two. A
@@ -120,15 +134,17 @@ class HopperConfig:
         check_supported(head_dim, element_type)
         match head_dim, rows:
             case 128, 128:
-                return cls()
+                return cls(schedule=schedule)
             case 128, 64:
-                return cls(consumers=1, stages=1)
+                # A persistent program has a second buffer for queries there.
+                return cls(consumers=1, stages=1, more_keys=int(schedule is Schedule.GRID), schedule=schedule)
             case 64, 64:
-                return cls(consumers=1)
+                return cls(consumers=1, schedule=schedule)
             case 64, 128:
-                return cls(stages=4, consumer_registers=232, producer_registers=40)
+                return cls(stages=4, schedule=schedule, consumer_registers=232, producer_registers=40)
             case 64, 192:
-                return cls(consumers=3, stages=4, hold_softmax=False, slack=0.0, consumer_registers=160)
+                three = cls(consumers=3, stages=4, hold_softmax=False, slack=0.0, consumer_registers=160)
+                return replace(three, schedule=schedule)
             case _:
                 raise LoweringError(f"no Hopper kernel for head_dim {head_dim} in tiles of {rows} rows")
 

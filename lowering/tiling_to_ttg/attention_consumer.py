@@ -62,10 +62,10 @@ class _Values(NamedTuple):
 
 def _partial_values(frame: Frame, tile: Tile, progress: Progress, index: Value) -> _Values:
     """How to know of the values of a tile's index-th partial tile."""
-    full = frame.place(progress.visits + index)
+    full = frame.value.place(frame.kb, progress.visits + index)
     if not frame.config.clean_values:
         return _Values(*full)
-    cleaned = frame.cleaned_place(progress.cleaned + index)
+    cleaned = frame.value.cleaned_place(frame.kb, progress.cleaned + index)
     return _Values(*(frame.kb.where(tile.unseen != 0, a, b) for a, b in zip(cleaned, full, strict=True)))
 
 
@@ -164,7 +164,7 @@ def consume(frame: Frame, turns: Turns, tile: Tile, progress: Progress, ahead: A
     state = _full_visits(frame, turns, tile, query, State(*partial.results[: len(state)]), scoring)
     if frame.config.is_persistent:
         frame.query_empty[part].arrive()
-    acc = _weigh_values(frame, state, _Values(*frame.place(state.number - 1)))
+    acc = _weigh_values(frame, state, _Values(*frame.value.place(kb, state.number - 1)))
     return Result(state.softmax, acc, state.number, scoring)
 
 
@@ -174,7 +174,8 @@ def _full_visits(frame: Frame, turns: Turns, tile: Tile, query: Buffer, state: S
     taken = kb.cast(tile.n_partial == 0, i32)
 
     def visit(before: State, key_tile: Value | None) -> State:
-        return _visit(frame, turns, query, before, _Values(*frame.place(before.number - 1)), scoring, key_tile)
+        values = _Values(*frame.value.place(kb, before.number - 1))
+        return _visit(frame, turns, query, before, values, scoring, key_tile)
 
     if not scoring.needs_keys:
         with kb.for_loop(taken, tile.n_full, 1, state) as full:
@@ -235,7 +236,7 @@ def _visit(
 
 def _multiply(frame: Frame, turns: Turns, query: Buffer, count: Value) -> Product:
     """Starts the product of the rows with the count-th tile of keys, in this warpgroup's turn."""
-    place, phase = frame.place(count)
+    place, phase = frame.key.place(frame.kb, count)
     frame.key.full[place].wait(phase)
     turns.take(count)
     keys = frame.key.buffers[place].reshape(TILE, frame.head_dim)
@@ -245,16 +246,17 @@ def _multiply(frame: Frame, turns: Turns, query: Buffer, count: Value) -> Produc
 def _weigh_values(frame: Frame, state: State, values: _Values) -> Product:
     """Starts to add the product of the last weights with their values."""
     values.wait(frame)
-    buffer = frame.value.buffers[frame.place(state.number - 1)[0]].reshape(TILE, frame.head_dim)
+    place, _ = frame.value.place(frame.kb, state.number - 1)
+    buffer = frame.value.buffers[place].reshape(TILE, frame.head_dim)
     return frame.kb.warp_group_dot(state.weights, buffer, state.acc)
 
 
 def _release_key(frame: Frame, count: Value) -> None:
-    frame.key.empty[frame.place(count)[0]].arrive()
+    frame.key.empty[frame.key.place(frame.kb, count)[0]].arrive()
 
 
 def finish_product(frame: Frame, acc: Product, count: Value) -> Value:
     """The output with the count-th tile's values in it, which nobody reads any more."""
     total = frame.kb.warp_group_dot_wait(acc)
-    frame.value.empty[frame.place(count)[0]].arrive()
+    frame.value.empty[frame.value.place(frame.kb, count)[0]].arrive()
     return total

@@ -2,7 +2,7 @@
 
 The producer fills the rings `key` and `value` of buffers; a buffer's `full` barrier ends a phase when its bytes have
 come, its `empty` barrier when all warpgroups have read it. `count` numbers the tiles that a program visits, so that
-tile n uses buffer n % stages, in the phase of parity n / stages.
+tile n uses buffer n % stages of a ring, in the phase of parity n / stages.
 """
 
 from __future__ import annotations
@@ -89,6 +89,18 @@ class Ring(NamedTuple):
     full: Barriers
     empty: Barriers
 
+    def place(self, kb: GpuKernelBuilder, count: Value) -> tuple[Value, Value]:
+        """The buffer of the count-th tile, and the parity of the phase in which it is full."""
+        stages = len(self.empty)
+        if stages & (stages - 1) == 0:
+            return count % stages, (count // stages) % 2
+        return kb.trunc_rem(count, stages), kb.trunc_div(count, stages) % 2
+
+    def cleaned_place(self, kb: GpuKernelBuilder, number: Value) -> tuple[Value, Value]:
+        """The barrier for the number-th tile that was cleaned, and the parity of its phase."""
+        place, phase = self.place(kb, number)
+        return place + len(self.empty), phase
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -132,18 +144,6 @@ class Frame:
         """Partitions that read the record of a tile: the consumers and the cleaner."""
         return self.config.consumers + int(self.config.clean_values)
 
-    def place(self, count: Value) -> tuple[Value, Value]:
-        """The buffer of the count-th tile, and the parity of the phase in which it is full."""
-        stages = self.config.stages
-        if stages & (stages - 1) == 0:
-            return count % stages, (count // stages) % 2
-        return self.kb.trunc_rem(count, stages), self.kb.trunc_div(count, stages) % 2
-
-    def cleaned_place(self, number: Value) -> tuple[Value, Value]:
-        """The barrier for the number-th tile of values that was cleaned, and the parity of its phase."""
-        place, phase = self.place(number)
-        return place + self.config.stages, phase
-
 
 def open_frame(kb: GpuKernelBuilder, op: AttentionOp, config: HopperConfig) -> Frame:
     """Allocates shared memory and initializes barriers."""
@@ -154,7 +154,7 @@ def open_frame(kb: GpuKernelBuilder, op: AttentionOp, config: HopperConfig) -> F
         for name, (rows, patch) in zip(TENSOR_MAPS, (of_queries, of_keys, of_keys, of_queries), strict=True)
     ]
     query = kb.alloc(query_box, element, count=consumers).named("query")
-    key, value = (_ring(kb, config, op, name) for name in ("key", "value"))
+    key, value = _ring(kb, config, op, "key", config.key_stages), _ring(kb, config, op, "value", config.stages)
     persistent = config.is_persistent
     readers = consumers + int(config.clean_values)
     frame = Frame(
@@ -180,8 +180,8 @@ def open_frame(kb: GpuKernelBuilder, op: AttentionOp, config: HopperConfig) -> F
     return frame
 
 
-def _ring(kb: GpuKernelBuilder, config: HopperConfig, op: AttentionOp, name: str) -> Ring:
-    buffers = kb.alloc((1, 1, TILE, op.head_dim), op.element_type, count=config.stages).named(name)
+def _ring(kb: GpuKernelBuilder, config: HopperConfig, op: AttentionOp, name: str, stages: int) -> Ring:
+    buffers = kb.alloc((1, 1, TILE, op.head_dim), op.element_type, count=stages).named(name)
     is_cleaned = config.clean_values and name == "value"
-    full = kb.barriers(config.stages * (1 + int(is_cleaned)))
-    return Ring(buffers, full, kb.barriers(config.stages, config.consumers))
+    full = kb.barriers(stages * (1 + int(is_cleaned)))
+    return Ring(buffers, full, kb.barriers(stages, config.consumers))

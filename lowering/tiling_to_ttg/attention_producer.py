@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.dialects.builtin import i32
 
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame, Ring
-from compilemask.lowering.tiling_to_ttg.attention_maps import Box, TileMap
+from compilemask.lowering.tiling_to_ttg.attention_maps import TileMap
 from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile
 
 
@@ -17,19 +19,20 @@ def produce(frame: Frame, tile: Tile, progress: Progress) -> None:
     batch, head = tile.batch_and_head(frame)
     _load_query(frame, tile, batch, head, progress.tiles)
     key_head = kb.trunc_div(head, kb.arg("group"))
-    _load_pair(frame, batch, key_head, tile.first_key_tile, count)
+    load = _Loader(frame, batch, key_head)
+    carried = load.first(tile.first_key_tile, count)
     pairs = tile.pairs(frame)
-    with kb.for_loop(1, tile.n_partial, 1, [count + 1]) as partial:
-        _load_pair(frame, batch, key_head, kb.load(pairs + partial.index * 2), partial.carried[0])
-        partial.yield_(partial.carried[0] + 1)
+    with kb.for_loop(1, tile.n_partial, 1, carried) as partial:
+        partial.yield_(*load.next(kb.load(pairs + partial.index * 2), partial.carried))
     runs = pairs + tile.n_partial * 2
     taken = kb.cast(tile.n_partial == 0, i32)
-    with kb.for_loop(0, tile.n_runs, 1, [partial.results[0], taken]) as each_run:
+    with kb.for_loop(0, tile.n_runs, 1, [*partial.results, taken]) as each_run:
+        *before, taken = each_run.carried
         start, end = (kb.load(runs + each_run.index * 2 + word) for word in range(2))
-        with kb.for_loop(start + each_run.carried[1], end, 1, [each_run.carried[0]]) as full:
-            _load_pair(frame, batch, key_head, full.index, full.carried[0])
-            full.yield_(full.carried[0] + 1)
-        each_run.yield_(full.results[0], kb.constant(0, taken.dtype))
+        with kb.for_loop(start + taken, end, 1, before) as full:
+            full.yield_(*load.next(full.index, full.carried))
+        each_run.yield_(*full.results, kb.constant(0, i32))
+    load.last(each_run.results[:-1])
 
 
 def _load_query(frame: Frame, tile: Tile, batch: Value, head: Value, iteration: Value) -> None:
@@ -42,14 +45,38 @@ def _load_query(frame: Frame, tile: Tile, batch: Value, head: Value, iteration: 
         source.load(frame.queries.box(batch, head, row), frame.query[part], frame.query_full[part])
 
 
-def _load_pair(frame: Frame, batch: Value, head: Value, key_tile: Value, count: Value) -> None:
-    """Keys and values of a tile."""
-    for ring, source in ((frame.key, frame.key_map), (frame.value, frame.value_map)):
-        _load(frame, ring, source, frame.keys.box(batch, head, key_tile * TILE), count)
+class _Loader:
+    """Copies keys and values of one tile after the other. Between two of them loops carry the number of the next visit
+    and, where keys run one tile ahead of values, the tile whose values are to come.
+    """
 
+    def __init__(self, frame: Frame, batch: Value, head: Value) -> None:
+        self.frame, self.batch, self.head = frame, batch, head
 
-def _load(frame: Frame, ring: Ring, source: TileMap, box: Box, count: Value) -> None:
-    place, phase = frame.place(count)
-    ring.empty[place].wait(phase ^ 1)
-    ring.full[place].expect(source.bytes)
-    source.load(box, ring.buffers[place], ring.full[place])
+    def first(self, key_tile: Value, count: Value) -> list[Value]:
+        """The first tile."""
+        self._load(self.frame.key, self.frame.key_map, key_tile, count)
+        if self.frame.config.keys_run_ahead:
+            return [count + 1, key_tile]
+        self._load(self.frame.value, self.frame.value_map, key_tile, count)
+        return [count + 1]
+
+    def next(self, key_tile: Value, carried: Sequence[Value]) -> list[Value]:
+        """A tile behind the first."""
+        count, *behind = carried
+        self._load(self.frame.key, self.frame.key_map, key_tile, count)
+        self._load(self.frame.value, self.frame.value_map, *((behind[0], count - 1) if behind else (key_tile, count)))
+        return [count + 1, *([key_tile] if behind else [])]
+
+    def last(self, carried: Sequence[Value]) -> None:
+        """What remains behind the last tile."""
+        count, *behind = carried
+        if behind:
+            self._load(self.frame.value, self.frame.value_map, behind[0], count - 1)
+
+    def _load(self, ring: Ring, source: TileMap, key_tile: Value, count: Value) -> None:
+        box = self.frame.keys.box(self.batch, self.head, key_tile * TILE)
+        place, phase = ring.place(self.frame.kb, count)
+        ring.empty[place].wait(phase ^ 1)
+        ring.full[place].expect(source.bytes)
+        source.load(box, ring.buffers[place], ring.full[place])

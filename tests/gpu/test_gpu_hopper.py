@@ -39,7 +39,8 @@ LAUNCHES = 500
 def variant(name: str, dim: int, dtype: torch.dtype, rows: int = 128) -> HopperConfig:
     from dataclasses import replace
 
-    return replace(HopperConfig.choose(dim, ELEMENTS[dtype], rows), **VARIANTS[name])
+    schedule = VARIANTS[name].get("schedule", Schedule.GRID)
+    return replace(HopperConfig.choose(dim, ELEMENTS[dtype], rows, schedule), **VARIANTS[name])
 
 
 @lru_cache(maxsize=4)
