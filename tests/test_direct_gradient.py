@@ -13,6 +13,7 @@ import torch
 from compare import random_inputs
 from sample_masks import MASKS
 from test_direct import Mode
+from torch.autograd import forward_ad
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
@@ -389,3 +390,15 @@ def test_the_same_errors(name: str) -> None:
 
     direct, through = both_ways(run)
     assert direct == through
+
+
+@pytest.mark.parametrize("with_gradient", [False, True])
+def test_forward_mode_is_refused(with_gradient: bool) -> None:
+    q, k = torch.randn(1, 2, 40, 16), torch.randn(1, 2, 40, 16, requires_grad=with_gradient)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(q, torch.ones_like(q))
+        with pytest.raises(GradientError, match="forward-mode"):
+            cm.attention(dual, k, k, cm.causal())
+        assert cm.attention(q, k, k, cm.causal()).isfinite().all()
+    with pytest.raises(GradientError, match="forward-mode"):
+        torch.func.jvp(lambda x: cm.attention(x, k, k, cm.causal()), (q,), (q,))

@@ -27,6 +27,7 @@ from compilemask.runtime.validate import (
     Problem,
     check_descriptor,
     check_mask_shape,
+    check_no_tangents,
     check_scale,
     check_score,
     check_score_gradient,
@@ -240,6 +241,7 @@ def attention(
     problem = check_tensors(q, k, v)
     scale = check_scale(scale, problem.head_dim)
     scoring = Scoring() if score is None else check_score(score, problem, q.device, return_lse)
+    check_no_tangents(q, k, v, *scoring.tensors)
     with_gradient = needs_gradient(q, k, v, *scoring.tensors)
     if with_gradient:
         check_score_gradient(scoring)

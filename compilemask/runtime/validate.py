@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch._C._functorch import is_gradtrackingtensor
+from torch.autograd import forward_ad
 
 from compilemask.dialects.tiling_score import LARGEST_NUMBER
 from compilemask.errors import (
@@ -218,6 +219,14 @@ def check_score(score: Score, problem: Problem, where: torch.device, return_lse:
             if entries is not None and entries < needed:
                 raise ScoreError(f"{name} of the score has entries for {entries} {axis}, got {needed} {axis}")
     return Scoring(plan.text, [table.data for table in plan.captured], list(plan.numbers))
+
+
+def check_no_tangents(*tensors: torch.Tensor) -> None:
+    """Raise GradientError for tensors with a tangent of forward-mode differentiation: attention has none."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise GradientError("attention has no forward-mode derivative (jvp); it has a gradient")
 
 
 def needs_gradient(*tensors: torch.Tensor) -> bool:
