@@ -264,6 +264,10 @@ class IntervalNormalizePass(ModulePass):
 
     max_arity: int = 8
 
+    def __post_init__(self) -> None:
+        if self.max_arity < 0:
+            raise ValueError(f"max-arity {self.max_arity} is negative")
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for func in list(op.walk()):
             if isinstance(func, interval.FuncOp):

@@ -96,6 +96,7 @@ def test_pipelines_are_text(capsys: pytest.CaptureFixture[str]) -> None:
         (["--pipeline", "cse{"], "malformed pipeline 'cse{'"),
         (["--pipeline", "interval-normalize{width=3}"], "interval-normalize: "),
         (["--pipeline", "interval-normalize{max-arity=few}"], "interval-normalize: "),
+        (["--pipeline", "interval-normalize{max-arity=-1}"], "interval-normalize: max-arity -1 is negative"),
         (["--insert-after", "dce", "cse"], "has no pass 'dce'"),
         (["--print-ir-after", "sce"], "there is no pass 'sce'"),
         (["--dump", "/dev/null/folder"], "/dev/null"),
