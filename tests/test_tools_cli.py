@@ -111,6 +111,16 @@ def test_a_full_disk_is_one_line() -> None:
     assert result.stderr == "compilemask: the output: No space left on device\n"
 
 
+@pytest.mark.parametrize("module", ["compilemask", "compilemask.tools.opt"])
+def test_closed_streams_are_one_line(module: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.mlir").write_text("builtin.module {\n}\n")
+    command = f"{sys.executable} -m {module} {'lower ' if module == 'compilemask' else ''}"
+    for rest, message in ((f"{tmp_path}/empty.mlir >&-", "the standard output is closed\n"), ("- <&-", None)):
+        result = subprocess.run(command + rest, shell=True, capture_output=True, text=True)
+        assert "Traceback" not in result.stderr
+        assert message is None or (result.returncode, result.stderr) == (2 - ("opt" in module), message)
+
+
 def test_an_interrupted_command_says_nothing() -> None:
     command, pipe = [sys.executable, "-m", "compilemask", "verify", "-"], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:

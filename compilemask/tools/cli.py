@@ -22,6 +22,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from compilemask.tools.streams import has_output
+
 if TYPE_CHECKING:
     import argparse
 
@@ -30,6 +32,8 @@ TRACEBACK = "COMPILEMASK_TRACEBACK"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit status."""
+    if not has_output():
+        return 2
     try:
         options = _parser().parse_args(arguments)
         return options.run(options)

@@ -20,6 +20,7 @@ from compilemask.lowering.registry import known_passes, parse_pipeline
 from compilemask.passes.instrument import run_passes
 from compilemask.tools.lower import add_debug, watched
 from compilemask.tools.reproducer import pipeline_of, reproducer
+from compilemask.tools.streams import has_output
 
 
 class Driver(xDSLOptMain):
@@ -74,6 +75,8 @@ class Driver(xDSLOptMain):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command: faults in the input go to stderr in a few lines."""
+    if not has_output():
+        sys.exit(1)
     try:
         Driver(arguments).run()
     except BrokenPipeError:  # the reader of our output has gone; so has the need for it
