@@ -238,3 +238,11 @@ def test_a_fault_in_a_function_without_a_name_has_a_place() -> None:
     text = '"interval.func"() ({\n^bb0(%q: i32):\n  "interval.member"(%q, %q) : (i32, i32) -> ()\n}) : () -> ()'
     with pytest.raises(cm.IRError, match=r":3:3: .*expects parent op 'interval.family'"):
         parse_module(text)
+
+
+@pytest.mark.parametrize("attributes", ["é = 1 : i32", "a = {é = 1 : i32}", 'a = "é"', 'a = [1, {b = "é"}]'])
+def test_other_characters_than_ascii_are_refused(attributes: str) -> None:
+    """Printed, they would be read again as other attributes or not at all."""
+    text = f"mask.func @m() -> !mask.region attributes {{{attributes}}} {{\n  %r = mask.all\n  mask.return %r\n}}"
+    with pytest.raises(cm.IRError, match=r":1:1: mask.func: 'é' holds characters other than ASCII"):
+        cm.parse(text)

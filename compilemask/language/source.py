@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from typing_extensions import override
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError
 from xdsl.utils.lexer import Span
@@ -152,6 +152,7 @@ def _verify(source: Source) -> None:
             op.verify()
         except Exception as error:
             source.fail(_message(error, op), error.operation if isinstance(error, MisplacedOperationError) else op)
+        _check_characters(source, op)
     for region in source.module.regions:
         for block in region.blocks:
             _check_order(source, block, set())
@@ -166,6 +167,27 @@ def _check_names(source: Source, module: ModuleOp) -> None:
             if name in known:
                 source.fail(f"{op.name} @{name}: there is a function of that name already", op)
             known.add(name)
+
+
+def _check_characters(source: Source, op: Operation) -> None:
+    """Raises for names of attributes and strings that are not ASCII: xDSL prints what it reads as something else."""
+    for name, value in (*op.attributes.items(), *op.properties.items()):
+        for text in (name, *_texts(value)):
+            if not text.isascii():
+                source.fail(f"{op.name}: {text!r} holds characters other than ASCII", op)
+
+
+def _texts(attribute: Attribute) -> Iterator[str]:
+    """Strings and names in an attribute."""
+    if isinstance(attribute, StringAttr):
+        yield attribute.data
+    elif isinstance(attribute, ArrayAttr):
+        for value in cast("ArrayAttr[Attribute]", attribute):
+            yield from _texts(value)
+    elif isinstance(attribute, DictionaryAttr):
+        for name, value in attribute.data.items():
+            yield name
+            yield from _texts(value)
 
 
 def _inside_out(op: Operation) -> Iterator[Operation]:
