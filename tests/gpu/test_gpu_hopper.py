@@ -26,12 +26,13 @@ SIZES = [(1, 1), (17, 17), (128, 128), (1000, 1000), (1024, 1024), (4096, 4096)]
 SIZES += [(777, 777), (333, 1111), (1111, 333), (1, 1000), (129, 4095)]
 HEADS = [(8, 8), (9, 3), (12, 2)]
 VARIANTS = {
-    "grid": {},
-    "turns by mbarriers": {"named_barriers": False},
-    "static": {"schedule": Schedule.STATIC},
-    "static, turns by mbarriers": {"schedule": Schedule.STATIC, "named_barriers": False},
-    "atomic": {"schedule": Schedule.ATOMIC},
+    "grid": (Schedule.GRID, True),
+    "turns by mbarriers": (Schedule.GRID, False),
+    "static": (Schedule.STATIC, True),
+    "static, turns by mbarriers": (Schedule.STATIC, False),
+    "atomic": (Schedule.ATOMIC, True),
 }
+"""Schedule, and whether turns are taken by named barriers."""
 DIMS_AND_ROWS = [(64, 64), (64, 128), (64, 192), (128, 64), (128, 128)]
 LAUNCHES = 500
 
@@ -39,8 +40,8 @@ LAUNCHES = 500
 def variant(name: str, dim: int, dtype: torch.dtype, rows: int = 128) -> HopperConfig:
     from dataclasses import replace
 
-    schedule = VARIANTS[name].get("schedule", Schedule.GRID)
-    return replace(HopperConfig.choose(dim, ELEMENTS[dtype], rows, schedule), **VARIANTS[name])
+    schedule, named_barriers = VARIANTS[name]
+    return replace(HopperConfig.choose(dim, ELEMENTS[dtype], rows, schedule), named_barriers=named_barriers)
 
 
 @lru_cache(maxsize=4)
