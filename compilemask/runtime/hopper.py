@@ -61,7 +61,10 @@ def attention_gpu(
 
 def best_rows(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int | None:
     """R of the descriptor that attention of these, on a GPU, asks for; None for that of every kernel."""
-    return None if not is_aligned(query, key, value) else _best_rows(kind_of(query, key, value))
+    batch, heads, queries, head_dim = query.shape
+    if head_dim > LARGEST_HIGH_DIM and not _has_few_tiles(batch * heads, queries, query.device):
+        return None
+    return _best_rows(kind_of(query, key, value)) if is_aligned(query, key, value) else None
 
 
 def takes_patches(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, patches: Patches) -> bool:
@@ -156,16 +159,21 @@ def _best_rows(kind: Kind) -> int | None:
     if not is_supported(kind):
         return None
     batch, heads, queries, head_dim = kind.query_shape
-    processors = _processors(kind.device)
     # Low tiles fill more processors; a high one takes longer, and pays where there are more than processors.
-    if batch * heads * ceil_div(queries, TILE) <= processors:
+    if _has_few_tiles(batch * heads, queries, kind.device):
         rows = LOW_ROWS
     elif head_dim <= LARGEST_HIGH_DIM:
         rows = HIGH_ROWS
     else:
         return None
     tiles = batch * heads * ceil_div(queries, rows)
-    return None if _chosen(head_dim, kind.dtype, _schedule(tiles, rows, processors), "", rows) is None else rows
+    schedule = _schedule(tiles, rows, _processors(kind.device))
+    return None if _chosen(head_dim, kind.dtype, schedule, "", rows) is None else rows
+
+
+def _has_few_tiles(all_heads: int, queries: int, device: torch.device) -> bool:
+    """Whether there are no more tiles of 128 rows than processors."""
+    return all_heads * ceil_div(queries, TILE) <= _processors(device)
 
 
 def _schedule(tiles: int, rows: int, processors: int) -> Schedule:
