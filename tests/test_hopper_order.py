@@ -24,7 +24,7 @@ POINTER = PointerType(i32, 1)
 def places(tiles: int, heads: int, together: int, full: list[int] | None = None) -> list[tuple[int, int]]:
     """Rank and head of each position; `full` counts the tiles that those of a rank visit."""
     kb = GpuKernelBuilder("order", [Arg("order", POINTER), Arg("found", POINTER), *(Arg(n, i32) for n in "nhtg")])
-    order = Order(*(kb.arg(name) for name in "nhtg"))
+    order = Order(*(kb.arg(name) for name in "htg"))
     position = kb.program_id(0)
     rank, head = order.place(kb, position, None if full is None else long_tiles(kb, kb.arg("n"), 4))
     kb.store(kb.arg("found") + position * 2, rank)

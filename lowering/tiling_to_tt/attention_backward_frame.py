@@ -115,6 +115,11 @@ def mask_of(kb: KernelBuilder, batch: Value, head: Value) -> Value:
     return batch * kb.arg("mask_batch_stride") + head * kb.arg("mask_head_stride")
 
 
+def mask_of_head(kb: KernelBuilder, head: Value) -> Value:
+    """The number of the mask of a query head that is counted over batches."""
+    return mask_of(kb, kb.trunc_div(head, kb.arg("heads")), kb.trunc_rem(head, kb.arg("heads")))
+
+
 def numbers_of_head(kb: KernelBuilder, name: str, batch: Value, head: Value, length: str) -> Value:
     """Address of the first number of a head in an argument of shape [B, Hq, length]."""
     row = batch * kb.arg("heads") + head

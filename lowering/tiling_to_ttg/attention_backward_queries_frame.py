@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import AnyFloat, f32, i32
 
 from compilemask.dialects.triton.layouts import BlockedLayout, NvidiaMmaLayout, SliceLayout
 from compilemask.lowering.descriptor_layout import ORDER_WORDS
-from compilemask.lowering.tiling_to_tt.attention_backward_frame import mask_of, numbers_of_head
+from compilemask.lowering.tiling_to_tt.attention_backward_frame import mask_of_head, numbers_of_head
 from compilemask.lowering.tiling_to_tt.builder import Arg, Value, ptr
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import rows_layout
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries_config import HopperQueriesConfig
@@ -20,7 +20,7 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_visits import UNSEEN
 from compilemask.lowering.tiling_to_ttg.attention_bits import lanes_of
 from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import PATTERN_WORDS, POINTER_ALIGNMENT
-from compilemask.lowering.tiling_to_ttg.attention_order import Order, long_tiles
+from compilemask.lowering.tiling_to_ttg.attention_order import own_place
 from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, slice_of, tensor_map, wgmma
 from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers, Buffer, Descriptor
 
@@ -180,11 +180,9 @@ class QueryTile(NamedTuple):
 def own_tile(frame: Frame, num_warps: int) -> QueryTile:
     """The tile of this program, of one head behind the other; but the long tiles of all heads come first."""
     kb = frame.kb
-    tiles, heads = kb.arg("query_tiles"), kb.arg("heads")
-    order = Order(tiles, kb.arg("all_heads"), 1, tiles)
-    rank, head = order.place(kb, kb.program_id(0), long_tiles(kb, tiles, num_warps))
-    mask = mask_of(kb, kb.trunc_div(head, heads), kb.trunc_rem(head, heads))
-    record = kb.arg("order") + (mask * tiles + rank) * ORDER_WORDS
+    tiles = kb.arg("query_tiles")
+    rank, head = own_place(kb, tiles, num_warps)
+    record = kb.arg("order") + (mask_of_head(kb, head) * tiles + rank) * ORDER_WORDS
     number, first_pair, n_partial, n_runs = (kb.load(record + word) for word in range(4))
     missing = n_partial < 0
     return QueryTile(

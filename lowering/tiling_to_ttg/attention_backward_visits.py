@@ -12,13 +12,13 @@ from xdsl.dialects.builtin import i32
 
 from compilemask.dialects.triton.layouts import SliceLayout
 from compilemask.lowering.descriptor_layout import ORDER_WORDS, TILE_WORDS
-from compilemask.lowering.tiling_to_tt.attention_backward_frame import mask_of
+from compilemask.lowering.tiling_to_tt.attention_backward_frame import mask_of_head
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_bits import lanes_of
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import PATTERN_WORDS
-from compilemask.lowering.tiling_to_ttg.attention_order import Order, long_tiles
+from compilemask.lowering.tiling_to_ttg.attention_order import own_place
 from compilemask.lowering.tiling_to_ttg.builder import slice_of
 
 SURELY_SEEN = 7
@@ -80,24 +80,17 @@ def own_tile(frame: Frame, num_warps: int) -> KeyTile:
     """The tile of this program, of one head behind the other; but the long tiles of all heads come first."""
     kb = frame.kb
     tiles = kb.arg("key_tiles")
-    order = Order(tiles, kb.arg("all_heads"), 1, tiles)
-    rank, head = order.place(kb, kb.program_id(0), long_tiles(kb, tiles, num_warps))
-    first = _mask_of(frame, head * kb.arg("group")) * tiles
+    rank, head = own_place(kb, tiles, num_warps)
+    first = mask_of_head(kb, head * kb.arg("group")) * tiles
     index = kb.load(kb.arg("order") + (first + rank) * ORDER_WORDS)
     return KeyTile(index.named("key_tile"), head)
-
-
-def _mask_of(frame: Frame, head: Value) -> Value:
-    """The mask of a query head, counted over batches."""
-    kb = frame.kb
-    return mask_of(kb, kb.trunc_div(head, kb.arg("heads")), kb.trunc_rem(head, kb.arg("heads")))
 
 
 def visits_of(frame: Frame, tile: KeyTile, member: Value) -> Visits:
     """By whom the tile is seen in a head of the group that reads its key head."""
     kb = frame.kb
     head = tile.head * kb.arg("group") + member
-    first = _mask_of(frame, head) * kb.arg("key_tiles")
+    first = mask_of_head(kb, head) * kb.arg("key_tiles")
     record = kb.arg("tiles") + (first + tile.number) * TILE_WORDS
     first_pair, n_partial, n_runs = (kb.load(record + word) for word in range(3))
     return Visits(

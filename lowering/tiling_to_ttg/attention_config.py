@@ -134,19 +134,19 @@ class HopperConfig:
         check_supported(head_dim, element_type)
         match head_dim, rows:
             case 128, 128:
-                return cls(schedule=schedule)
+                chosen = cls()
             case 128, 64:
                 # A persistent program has a second buffer for queries there.
-                return cls(consumers=1, stages=1, more_keys=int(schedule is Schedule.GRID), schedule=schedule)
+                chosen = cls(consumers=1, stages=1, more_keys=int(schedule is Schedule.GRID))
             case 64, 64:
-                return cls(consumers=1, schedule=schedule)
+                chosen = cls(consumers=1)
             case 64, 128:
-                return cls(stages=4, schedule=schedule, consumer_registers=232, producer_registers=40)
+                chosen = cls(stages=4, consumer_registers=232, producer_registers=40)
             case 64, 192:
-                three = cls(consumers=3, stages=4, hold_softmax=False, slack=0.0, consumer_registers=160)
-                return replace(three, schedule=schedule)
+                chosen = cls(consumers=3, stages=4, hold_softmax=False, slack=0.0, consumer_registers=160)
             case _:
                 raise LoweringError(f"no Hopper kernel for head_dim {head_dim} in tiles of {rows} rows")
+        return replace(chosen, schedule=schedule)
 
 
 def programs_at_once(rows: int) -> int:

@@ -42,9 +42,8 @@ def long_tiles(kb: GpuKernelBuilder, tiles: Value, num_warps: int) -> Value:
 
 
 class Order(NamedTuple):
-    """What the order depends on: tiles of a head, heads in all, heads `together`, and their tiles."""
+    """What the order depends on: heads in all, heads `together`, and the tiles of those."""
 
-    tiles: Value
     heads: Value
     together: Value | int
     tiles_together: Value
@@ -69,6 +68,12 @@ class Order(NamedTuple):
         in_group = kb.trunc_rem(position, tiles)
         heads = kb.minimum(self.heads - first_head, self.together)
         return kb.trunc_div(in_group, heads), first_head + kb.trunc_rem(in_group, heads)
+
+
+def own_place(kb: GpuKernelBuilder, tiles: Value, num_warps: int) -> tuple[Value, Value]:
+    """Rank and head of the tile of this program, of a grid that takes one head behind the other."""
+    order = Order(kb.arg("all_heads"), 1, tiles)
+    return order.place(kb, kb.program_id(0), long_tiles(kb, tiles, num_warps))
 
 
 def folded(kb: GpuKernelBuilder, rank: Value, tiles: Value) -> Value:

@@ -82,7 +82,7 @@ def tile_at(frame: Frame, position: Value, long: Value | None = None) -> Tile:
     """
     kb = frame.kb
     query_tiles = kb.arg("query_tiles")
-    order = Order(query_tiles, *(kb.arg(name) for name in ("all_heads", "heads_together", "tiles_together")))
+    order = Order(*(kb.arg(name) for name in ("all_heads", "heads_together", "tiles_together")))
     rank, head = order.place(kb, position, long)
     if not frame.config.is_persistent and frame.config.programs > 1:
         rank = folded(kb, rank, query_tiles)
