@@ -39,6 +39,7 @@ BUILT_IN: dict[str, str] = {
     "mask-to-interval": f"{_LOWERING}.mask_to_interval:MaskToIntervalPass",
     "tiling-to-scf": f"{_LOWERING}.tiling_to_scf.attention_pass:TilingToScfPass",
     "tiling-to-tt": f"{_LOWERING}.tiling_to_tt.attention:TilingToTtPass",
+    "tiling-to-tt-split": f"{_LOWERING}.tiling_to_tt.attention_split:TilingToTtSplitPass",
 }
 """Where the passes are that come with CompileMask: each is imported when it is asked for."""
 

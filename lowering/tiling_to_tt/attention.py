@@ -11,6 +11,7 @@ The kernel is the forward pass of flash attention (Dao, "FlashAttention-2", arXi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -106,13 +107,21 @@ class TilingToTtPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         config = AttentionConfig(self.block_q, self.block_kv)
-        for function in [child for child in op.ops if isinstance(child, func.FuncOp)]:
-            attentions = [inner for inner in function.walk() if isinstance(inner, tiling.AttentionOp)]
-            if not attentions:
-                continue
-            if len(attentions) > 1:
-                raise LoweringError(f"@{function.sym_name.data} holds {len(attentions)} tiling.attention operations")
-            kernel = emit(attentions[0], config, function.sym_name.data).body.block.first_op
-            assert kernel is not None
+        replace_attention(op, lambda attention, name: [emit(attention, config, name)])
+
+
+def replace_attention(module: ModuleOp, kernels: Callable[[tiling.AttentionOp, str], Sequence[ModuleOp]]) -> None:
+    """Replaces each function that holds a `tiling.attention` by its kernels, made from that and the function's name.
+
+    Raises LoweringError if a function holds several.
+    """
+    for function in [child for child in module.ops if isinstance(child, func.FuncOp)]:
+        attentions = [inner for inner in function.walk() if isinstance(inner, tiling.AttentionOp)]
+        if not attentions:
+            continue
+        if len(attentions) > 1:
+            raise LoweringError(f"@{function.sym_name.data} holds {len(attentions)} tiling.attention operations")
+        made = [op for kernel in kernels(attentions[0], function.sym_name.data) for op in kernel.ops]
+        for kernel in made:
             kernel.detach()
-            Rewriter.replace_op(function, kernel, [])
+        Rewriter.replace_op(function, made, [])
