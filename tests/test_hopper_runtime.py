@@ -393,6 +393,7 @@ def test_programs_persist_if_there_are_more_tiles_than_processors() -> None:
 def test_a_negative_scale_is_that_of_negative_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     monkeypatch.setattr(hopper, "attention_cuda", lambda *arguments: given.append(arguments))
+    monkeypatch.setattr(hopper, "_processors", lambda _: 5)
     q, k, v = (torch.randn(1, 2, 10, 16) for _ in range(3))
     descriptor = compile(compilemask.causal()).descriptor(10)
     for scale in (-0.5, 0.5):

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import AnyFloat, bf16, f16, f32
 
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.errors import DescriptorError
-from compilemask.lowering.descriptor_layout import KEYS
+from compilemask.lowering.descriptor_layout import KEYS, Layout
 from compilemask.lowering.tiling_to_tt.attention import AttentionConfig, attention_module, attention_op, emit
 from compilemask.lowering.tiling_to_tt.attention_config import TILE
 from compilemask.runtime.compile_kernel import Options, kernel_for, target_of
@@ -96,14 +96,24 @@ def kernel_arguments(
     descriptor: Descriptor,
 ) -> list[int]:
     """Arguments of the attention kernel in order, all but the scale."""
-    layout = descriptor.layout
-    base = descriptor.buffer.data_ptr()
-    sections = (layout.order, layout.visits, layout.patterns, layout.columns)
-    heads = query.shape[1]
     return [
         *(x.data_ptr() for x in (query, key, value, out, lse)),
-        *(base + WORD * section for section in sections),
+        *section_addresses(descriptor),
         *(stride for x in (query, key, value, out) for stride in strides(x)),
+        *sizes_of(query, key, descriptor.layout),
+    ]
+
+
+def section_addresses(descriptor: Descriptor) -> list[int]:
+    """Where the sections are that the kernel reads."""
+    layout, base = descriptor.layout, descriptor.buffer.data_ptr()
+    return [base + WORD * section for section in (layout.order, layout.visits, layout.patterns, layout.columns)]
+
+
+def sizes_of(query: torch.Tensor, key: torch.Tensor, layout: Layout) -> list[int]:
+    """Numbers of heads and positions, and how masks lie in the descriptor."""
+    heads = query.shape[1]
+    return [
         *(heads, heads // key.shape[1], layout.queries, layout.keys, layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
     ]

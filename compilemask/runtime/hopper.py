@@ -1,4 +1,4 @@
-"""Attention on a GPU: the Hopper kernel where it can be had, else the portable one."""
+"""Attention on a GPU: split where rows are few, else by the Hopper kernel where it can be had, or the portable one."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule,
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, Patch, kernel_head_dim, programs_at_once
 from compilemask.runtime import disk_cache
 from compilemask.runtime.attention_cuda import ELEMENTS, WORD, attention_cuda
+from compilemask.runtime.attention_split_cuda import attention_split, split_for
 from compilemask.runtime.binary import Binary
 from compilemask.runtime.compile_kernel import target_of
 from compilemask.runtime.descriptor import Descriptor
@@ -27,6 +28,7 @@ from compilemask.runtime.launch import current_stream, empty, launch
 from compilemask.runtime.patch_maps import PatchMaps, geometry_of, has_patch_maps, patch_shapes_of
 from compilemask.runtime.patched import attend_in_patched_order
 from compilemask.runtime.scoring import UNMODIFIED, Scoring, score_op
+from compilemask.runtime.split_keys import split_of
 from compilemask.runtime.tensor_map import TensorMaps, is_aligned, is_readable
 
 LOW_ROWS, HIGH_ROWS = 64, 192
@@ -50,6 +52,9 @@ def attention_gpu(
     if scale < 0:
         # The kernels take the largest product of a row for its largest score.
         query, scale = -query, -scale
+    split = split_for(query, key, descriptor.layout, scoring, _processors(query.device))
+    if split is not None:
+        return attention_split(query, key, value, descriptor, scale, scoring, split)
     if is_aligned(query, key, value):
         plan = _chosen_plan(*kind_of(query, key, value), descriptor.layout, scoring.text)
         if plan is not None:
@@ -62,6 +67,8 @@ def attention_gpu(
 def best_rows(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int | None:
     """R of the descriptor that attention of these, on a GPU, asks for; None for that of every kernel."""
     batch, heads, queries, head_dim = query.shape
+    if split_of(batch, heads, key.shape[1], queries, key.shape[2], _processors(query.device)) is not None:
+        return None
     if head_dim > LARGEST_HIGH_DIM and not _has_few_tiles(batch * heads, queries, query.device):
         return None
     return _best_rows(kind_of(query, key, value)) if is_aligned(query, key, value) else None
