@@ -53,7 +53,7 @@ def test_on_hopper(head_dim: int, element: AnyFloat, tmp_path: Path, monkeypatch
     assert shared_operand is not None
     assert "memdesc" in shared_operand[1], "q stays in shared memory"
     assert re.search(r"%\w+ = ttg\.(local_alloc|convert_layout).*ttg\.blocked", full) is None
-    assert _stack_bytes(kernel.asm["cubin"], tmp_path) == 0
+    assert stack_bytes(kernel.asm["cubin"], tmp_path) == 0
 
 
 def _loops(ttgir: str) -> list[str]:
@@ -65,7 +65,7 @@ def _loops(ttgir: str) -> list[str]:
     return [*outer[:2], inner[0]]
 
 
-def _stack_bytes(cubin: bytes, folder: Path) -> int:
+def stack_bytes(cubin: bytes, folder: Path) -> int:
     """Stack of the kernel, where spilled registers go."""
     from triton.backends import nvidia
 
