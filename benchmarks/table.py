@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 OURS = "compilemask"
 PEERS = ("fa4", "cudnn", "flex-fa4", "flex-triton")
+DECODING_PEERS = ("compilemask-unsplit", "flex-triton", "sdpa")
 MASKS = {
     "causal": "causal",
     "hstu": "HSTU",
@@ -30,6 +31,10 @@ graph (a plain call where a graph cannot be captured) behind an overwritten L2 c
 long the peer takes: above 1, this project is faster. TFLOP/s count visible pairs only. `fa4` is FlashAttention 4
 alone and `cudnn` is cuDNN's attention, both for causal masks only; `flex-fa4` and `flex-triton` are FlexAttention's
 backends.
+"""
+DECODING = """`causal` are the last rows of a full cache of keys, `cached` those of a cache that is three quarters full, as only
+the device knows, and `window` sees the last 1024 keys. `compilemask-unsplit` has one program for each head and tile of
+rows.
 """
 Record = dict[str, Any]
 
@@ -71,6 +76,23 @@ def _compared(records: list[Record], kind: str) -> str:
     return _table(["D", "mask", "length", OURS, *rate, *[x for name in peers for x in (name, "factor")]], rows)
 
 
+def _decoding(records: list[Record]) -> str:
+    """Our times of a few rows over many keys beside those of the peers."""
+    times = {(r["mask"], r["S"], r["impl"]): r["ms_median"] for r in records if r.get("pass") == "fwd"}
+    peers = [name for name in DECODING_PEERS if any(key[-1] == name for key in times)]
+    rows = []
+    for (case, keys, name), mine in times.items():
+        if name == OURS:
+            mask, queries, group = case.split("-")
+            found = [times.get((case, keys, peer)) for peer in peers]
+            cells = [["", ""] if x is None else [_milliseconds(x), f"{x / mine:.2f}"] for x in found]
+            rows.append(
+                [mask, queries[1:], group[1:], str(keys), _milliseconds(mine), *(x for pair in cells for x in pair)]
+            )
+    heading = ["mask", "rows", "heads per key head", "keys", OURS, *[x for name in peers for x in (name, "factor")]]
+    return _table(heading, rows)
+
+
 def _builds(records: list[Record]) -> str:
     builds = [r for r in records if r.get("pass") == "mask"]
     lengths = sorted({r["S"] for r in builds})
@@ -105,6 +127,9 @@ def page() -> str:
         results = json.loads(path.read_text())
         parts += ["## Forward, bf16, 16 heads\n", _header(results), _compared(results["records"], "fwd")]
         parts += ["### With the mask built anew in each step\n", _compared(results["records"], "fwd+mask")]
+    if (path := newest("decode")) is not None:
+        results = json.loads(path.read_text())
+        parts += ["## Decoding\n", _header(results), f"{DECODING}\n", _decoding(results["records"])]
     if (path := newest("overheads")) is not None:
         results = json.loads(path.read_text())
         parts += ["## Around the kernel\n", _header(results)]

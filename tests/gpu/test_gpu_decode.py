@@ -224,10 +224,9 @@ def test_gradients(dtype: torch.dtype) -> None:
     out, lse = cm.attention(q, k, v, mask, return_lse=True)
     grad, grad_lse = torch.randn_like(out), torch.randn_like(lse)
     found = torch.autograd.grad((out, lse), (q, k, v), (grad, grad_lse))
-    inputs = [x.detach() for x in (q, k, v)]
-    expected = dense_gradients(*inputs, mask.dense(5, 9000), grad, grad_lse)
+    expected = dense_gradients(q.detach(), k.detach(), v.detach(), mask.dense(5, 9000), grad, grad_lse)
     for gradient, reference, name in zip(found, expected, "qkv", strict=True):
-        assert_close(gradient, reference, 1e-4 if dtype == torch.float32 else 1e-2, f"gradient of {name}")
+        assert_close(gradient, reference, 1e-4 if dtype == torch.float32 else 8e-3, f"gradient of {name}")
 
 
 def test_a_tile_that_found_no_room_is_nan() -> None:
