@@ -32,8 +32,9 @@ long the peer takes: above 1, this project is faster. TFLOP/s count visible pair
 alone and `cudnn` is cuDNN's attention, both for causal masks only; `flex-fa4` and `flex-triton` are FlexAttention's
 backends.
 """
-DECODING = """`causal` are the last rows of a full cache of keys, `cached` those of a cache that is three quarters full, as only
-the device knows, and `window` sees the last 1024 keys. `compilemask-unsplit` has one program for each head and tile of
+DECODING = """\
+`causal` are the last rows of a full cache of keys, `cached` those of a cache that is three quarters full, as only the
+device knows, and `window` sees the last 1024 keys. `compilemask-unsplit` has one program for each head and tile of
 rows.
 """
 Record = dict[str, Any]
