@@ -53,7 +53,7 @@ def test_on_hopper(head_dim: int, element: AnyFloat, tmp_path: Path, monkeypatch
     assert shared_operand is not None
     assert "memdesc" in shared_operand[1], "q stays in shared memory"
     assert re.search(r"%\w+ = ttg\.(local_alloc|convert_layout).*ttg\.blocked", full) is None
-    assert stack_bytes(kernel.asm["cubin"], tmp_path) == 0
+    assert _stack_bytes(kernel.asm["cubin"], tmp_path) == 0
 
 
 def _loops(ttgir: str) -> list[str]:
@@ -65,8 +65,13 @@ def _loops(ttgir: str) -> list[str]:
     return [*outer[:2], inner[0]]
 
 
-def stack_bytes(cubin: bytes, folder: Path) -> int:
+def _stack_bytes(cubin: bytes, folder: Path) -> int:
     """Stack of the kernel, where spilled registers go."""
+    return int(re.findall(r"STACK:(\d+)", cuobjdump("-res-usage", cubin, folder))[-1])
+
+
+def cuobjdump(option: str, cubin: bytes, folder: Path) -> str:
+    """What cuobjdump says of a kernel."""
     from triton.backends import nvidia
 
     tool = Path(nvidia.__path__[0]) / "bin" / "cuobjdump"
@@ -74,5 +79,4 @@ def stack_bytes(cubin: bytes, folder: Path) -> int:
         pytest.skip("Triton has come without cuobjdump")
     path = folder / "attention.cubin"
     path.write_bytes(cubin)
-    usage = subprocess.run([tool, "-res-usage", path], capture_output=True, text=True, check=True).stdout
-    return int(re.findall(r"STACK:(\d+)", usage)[-1])
+    return subprocess.run([tool, option, path], capture_output=True, text=True, check=True).stdout

@@ -26,11 +26,11 @@ _Variants = dict[int, tuple[int, int, int]]
 """block_q: block_kv, num_warps, num_stages."""
 
 # Loads must hide the latency of memory: about 40 KB of keys and values are on their way to each processor, in two
-# programs or more. Bounds of shared memory: see `AttentionConfig`. By ptxas, no aligned variant spills registers on
-# sm_90; on others some keep a few scalars in memory while they are in a loop.
+# programs or more. Bounds of shared memory: see `AttentionConfig`. By ptxas, no aligned variant for sm_90 spills
+# registers in a loop; with some versions of Triton a few scalars wait in memory for the end of the loops.
 _NARROW_64: _Variants = {16: (64, 4, 4), 32: (64, 4, 4)}
-_NARROW_128: _Variants = {16: (64, 4, 3), 32: (64, 4, 3)}
-_NARROW_256: _Variants = {16: (32, 4, 3), 32: (32, 8, 3)}
+_NARROW_128: _Variants = {16: (64, 4, 3), 32: (64, 8, 3)}
+_NARROW_256: _Variants = {16: (32, 4, 3), 32: (32, 4, 3)}
 _HALF_CUDA: dict[int, _Variants] = {
     64: _NARROW_64 | {64: (64, 8, 3)},
     128: _NARROW_128 | {64: (64, 8, 3)},
@@ -51,8 +51,8 @@ _HALF: dict[str, dict[int, _Variants]] = {
 }
 _FLOAT32_CUDA: dict[int, _Variants] = {
     64: {16: (64, 4, 2), 32: (32, 8, 2)},
-    128: {16: (32, 4, 2), 32: (32, 4, 2)},
-    256: {16: (16, 8, 1), 32: (16, 8, 1)},
+    128: {16: (32, 4, 2), 32: (32, 8, 2)},
+    256: {16: (16, 8, 2), 32: (16, 8, 1)},
 }
 _FLOAT32: dict[str, dict[int, _Variants]] = {
     **dict.fromkeys(("sm_80", "sm_90", "sm_100", "sm_120"), _FLOAT32_CUDA),

@@ -43,9 +43,26 @@ for dim in (64, 128):
         assert cm.attention(q, k, v, mask).isfinite().all()
 torch.cuda.synchronize()
 """
+DECODING = """
+import torch
+import compilemask as cm
+
+capacity = 5000
+lengths = torch.tensor([3, 4321], dtype=torch.int32, device="cuda")
+masks = [
+    cm.padding(lengths[:, None]),
+    cm.causal(align="bottom_right") & cm.where(lambda q, kv: (kv // 128) % 3 != 1),
+]
+for rows, dim in ((1, 64), (5, 40), (100, 128)):
+    q = torch.randn(2, 6, rows, dim, device="cuda", dtype=torch.bfloat16)
+    k, v = (torch.randn(2, 2, capacity, dim, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    for mask in masks:
+        assert cm.attention(q, k, v, mask).isfinite().all()
+torch.cuda.synchronize()
+"""
 
 
-@pytest.mark.parametrize("text", [SCRIPT, HEADLINES], ids=["tables", "headlines"])
+@pytest.mark.parametrize("text", [SCRIPT, HEADLINES, DECODING], ids=["tables", "headlines", "decoding"])
 def test_nothing_is_read_outside(text: str, tmp_path: Path) -> None:
     sanitizer = shutil.which("compute-sanitizer", path="/usr/local/cuda/bin") or shutil.which("compute-sanitizer")
     if sanitizer is None:
