@@ -14,7 +14,7 @@ from compilemask.errors import DescriptorError
 from compilemask.lowering.patch_grid import Patches
 
 MAGIC = 0x434D4B31
-VERSION = 3
+VERSION = 4
 KEYS = 128
 """Keys of a tile."""
 HEADER_WORDS = 32
@@ -25,6 +25,8 @@ PATCHES_WORD = 16
 TILE_WORDS = 8
 ORDER_WORDS = 8
 PATTERN_ROW_WORDS = 4
+COLUMN_ROWS = 64
+"""Rows of a pattern that have columns of their own: those of a tensor core's instruction."""
 ALIGNMENT = 32
 """Sections start at multiples of so many words."""
 STATUS_OVERFLOW = 1
@@ -129,6 +131,11 @@ class Layout:
         return _align(self.sources + (0 if self.shared else 2 * self.pattern_capacity))
 
     @cached_property
+    def column_groups(self) -> int:
+        """How often a pattern has columns, once for each 64 of its rows."""
+        return ceil_div(self.rows, COLUMN_ROWS)
+
+    @cached_property
     def columns(self) -> int:
         """First word of the patterns' columns."""
         return _align(self.patterns + self.pattern_capacity * self.rows * PATTERN_ROW_WORDS)
@@ -136,7 +143,7 @@ class Layout:
     @cached_property
     def words(self) -> int:
         """Size of the descriptor in int32 words."""
-        return _align(self.columns + self.pattern_capacity * PATTERN_ROW_WORDS)
+        return _align(self.columns + self.pattern_capacity * self.column_groups * PATTERN_ROW_WORDS)
 
 
 def _align(words: int) -> int:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from compilemask.lowering.descriptor_layout import (
+    COLUMN_ROWS,
     KEYS,
     MAGIC,
     PATCHES_WORD,
@@ -243,8 +244,10 @@ def _write_words(layout: Layout, buffer: NDArray[np.int32], first: int, words: I
     size = layout.rows * 4
     start = layout.patterns + first * size
     buffer[start : start + words.size] = to_int32(words).ravel()
-    start = layout.columns + first * 4
-    buffer[start : start + 4 * len(words)] = to_int32(np.bitwise_or.reduce(words, axis=1)).ravel()
+    starts = range(0, layout.rows, COLUMN_ROWS)
+    columns = to_int32(np.bitwise_or.reduceat(words, starts, axis=1)).ravel()
+    start = layout.columns + first * 4 * layout.column_groups
+    buffer[start : start + columns.size] = columns
 
 
 # ---- shared patterns ----

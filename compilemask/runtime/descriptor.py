@@ -183,8 +183,9 @@ class Descriptor:
 
     @property
     def columns(self) -> torch.Tensor:
-        """int32 [P, 4], bits of the keys that some row of the pattern sees."""
-        return self._section(self.layout.columns, (self.layout.pattern_capacity, PATTERN_ROW_WORDS))
+        """int32 [P, ceil(R / 64), 4], bits of the keys that some of each 64 rows of the pattern sees."""
+        groups = self.layout.column_groups
+        return self._section(self.layout.columns, (self.layout.pattern_capacity, groups, PATTERN_ROW_WORDS))
 
     def _section(self, start: int, shape: tuple[int, ...]) -> torch.Tensor:
         words = 1

@@ -19,10 +19,12 @@ from xdsl.ir import SSAValue
 
 from compilemask.dialects import interval
 from compilemask.lowering.descriptor_layout import (
+    COLUMN_ROWS,
     KEYS,
     ORDER_WORDS,
     PATTERN_ROW_WORDS,
     TILE_WORDS,
+    ceil_div,
     diagonal_steps,
     diagonal_unit,
     tile_cost,
@@ -41,6 +43,7 @@ SIZES = (
 """Integers that a call gets: shapes, the number of the mask, and what `Layout` calls by these names."""
 STATE = ("pairs", "patterns", "fault")
 """Integers that calls change: pairs and patterns that are used, and whether the descriptor cannot be built so."""
+GROUP_BITS = COLUMN_ROWS.bit_length() - 1
 EMPTY, PARTIAL, FULL, OPEN = range(4)
 """Classes of tiles; a predicate decides about open ones."""
 
@@ -253,21 +256,31 @@ class _Build:
         """Write the pattern of a tile, and its class if that was open."""
         fb = self.fb
         with self._room(pattern, self.sizes["pattern_capacity"]):
-            nothing = [self.number(0), *[fb.constant(0, I32)] * PATTERN_ROW_WORDS]
+            none = [fb.constant(0, I32)] * PATTERN_ROW_WORDS
+            for group in range(ceil_div(self.source.rows, COLUMN_ROWS)):
+                self._store_words(self._columns(pattern, group), none)
+            nothing = [self.number(0), *none]
             with self._rows_of(tile, nothing) as (row, q, carried):
                 words = row.words(key_tile * KEYS)
-                number = pattern * self.source.rows + (q - tile.first_row)
+                inside = q - tile.first_row
+                number = pattern * self.source.rows + inside
                 self._store_words(self.sizes["patterns"] + number * PATTERN_ROW_WORDS, words)
                 for word in words:
                     carried[0] = carried[0] + fb.extend(fb.ones(word))
-                carried[1:] = [seen | word for seen, word in zip(carried[1:], words, strict=True)]
-            pairs, *columns = carried
-            self._store_words(self.sizes["columns"] + pattern * PATTERN_ROW_WORDS, columns)
+                is_first = fb.compare("eq", inside & (COLUMN_ROWS - 1), 0)
+                seen = [fb.select(is_first, word, old | word) for old, word in zip(carried[1:], words, strict=True)]
+                self._store_words(self._columns(pattern, inside >> GROUP_BITS), seen)
+                carried[1:] = seen
+            pairs = carried[0]
             t = self.sizes["mask"] * self.sizes["query_tiles"] + tile.number
             self._store_words(self.sizes["sources"] + pattern * 2, (t, key_tile))
             kind = fb.select(fb.compare("eq", pairs, tile.every), self.number(FULL), self.number(PARTIAL))
             kind = fb.select(fb.compare("eq", pairs, 0), self.number(EMPTY), kind)
             fb.store(kind, fb.arg("of_key_tiles"), place)
+
+    def _columns(self, pattern: Value, group: Value | int) -> Value:
+        """Where the columns of a group of a pattern's rows lie."""
+        return self.sizes["columns"] + (pattern * ceil_div(self.source.rows, COLUMN_ROWS) + group) * PATTERN_ROW_WORDS
 
     def write_record(self, tile: _Tile, partial: Value, own: Value) -> None:
         """Write the runs of full tiles, and the tile's record."""
@@ -355,7 +368,7 @@ class _Build:
             number = slot + position
             place = self.sizes["patterns"] + (number * self.source.rows + row) * PATTERN_ROW_WORDS
             self._store_words(place, words)
-            column = self.sizes["columns"] + number * PATTERN_ROW_WORDS
+            column = self._columns(number, row >> GROUP_BITS)
             seen = [fb.convert("trunci", self._word(column + word), I32) for word in range(PATTERN_ROW_WORDS)]
             self._store_words(column, [a | b for a, b in zip(seen, words, strict=True)])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from compilemask.lowering.descriptor_layout import COLUMN_ROWS
 from compilemask.lowering.tiling_to_tt.attention_config import TILE
 from compilemask.lowering.tiling_to_tt.builder import KernelBuilder, Value
 
@@ -57,9 +58,12 @@ class Patterns:
         A shared pattern knows nothing of the end of the sequence, so its columns may name what no existing row sees.
         """
         kb = self.kb
-        columns = kb.arg("columns") + pattern * WORDS
+        columns = kb.arg("columns") + pattern * (TILE // COLUMN_ROWS * WORDS)
         # Loaded outside of the branch, so that the pipeline loads them ahead.
-        words = [kb.load(columns + i) for i in range(WORDS)]
+        upper, lower = (
+            [kb.load(columns + (group * WORDS + i)) for i in range(WORDS)] for group in range(TILE // COLUMN_ROWS)
+        )
+        words = [a | b for a, b in zip(upper, lower, strict=True)]
         with kb.if_else(self.cut_off) as branch:
             with branch.then():
                 rows = kb.arg("patterns") + (pattern * TILE + self.rows) * WORDS

@@ -1,11 +1,11 @@
-"""The kernel `patterns`: the bits of partial tiles and the columns that any row of a pattern sees.
+"""The kernel `patterns`: the bits of partial tiles and the columns that any of each 64 rows of a pattern sees.
 
 Each program takes every n-th pattern, n being the grid's size (n, 1, 1); behind `fill`.
 """
 
 from __future__ import annotations
 
-from compilemask.lowering.descriptor_layout import KEYS, PATTERN_ROW_WORDS
+from compilemask.lowering.descriptor_layout import COLUMN_ROWS, KEYS, PATTERN_ROW_WORDS, ceil_div
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_tt.descriptor_kernel import DescriptorKernel, MaskFunctions, QueryTile
 from compilemask.lowering.tiling_to_tt.row_sets import MaskRows
@@ -45,4 +45,13 @@ def _store(kernel: DescriptorKernel, pattern: Value, words: Value) -> None:
         exists = (kb.arange(0, lanes) < rows)[:, None]
         words = kb.where(exists, words, 0)
     kb.store(address, words, mask=exists)
-    kb.store(kernel.section("columns") + (pattern * PATTERN_ROW_WORDS + word), kb.reduce(words, 0, "or"))
+    _store_columns(kernel, pattern, words)
+
+
+def _store_columns(kernel: DescriptorKernel, pattern: Value, words: Value) -> None:
+    kb, lanes, count = kernel.kb, kernel.mask.lanes, ceil_div(kernel.mask.rows, COLUMN_ROWS)
+    groups = max(lanes // COLUMN_ROWS, 1)
+    seen = kb.reduce(kb.reshape(words, (groups, lanes // groups, PATTERN_ROW_WORDS)), 1, "or")
+    group, word = kb.arange(0, groups)[:, None], kb.arange(0, PATTERN_ROW_WORDS)[None, :]
+    address = kernel.section("columns") + ((pattern * count + group) * PATTERN_ROW_WORDS + word)
+    kb.store(address, seen, mask=group < count if groups > count else None)

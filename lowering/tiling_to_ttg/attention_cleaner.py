@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import i32
 
 from compilemask.dialects.triton.layouts import BlockedLayout
 from compilemask.dialects.triton.ttg_types import MemDescType
+from compilemask.lowering.descriptor_layout import COLUMN_ROWS
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_config import TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import PATTERN_WORDS, Frame
@@ -50,14 +51,23 @@ def clean(frame: Frame, tile: Tile, progress: Progress) -> None:
 def _seen(frame: Frame, tile: Tile, pattern: Value) -> tuple[Value, ...]:
     """The four words of keys that an existing row sees."""
     kb, rows = frame.kb, frame.config.rows
-    columns = kb.arg("columns") + pattern * PATTERN_WORDS
-    words = [kb.load(columns + word) for word in range(PATTERN_WORDS)]
+    words = _columns(frame, pattern)
     with kb.if_else(tile.number * rows + rows > kb.arg("queries")) as branch:
         with branch.then():
             branch.yield_(*_seen_by_rows(frame, kb.arg("queries") - tile.number * rows, pattern))
         with branch.otherwise():
             branch.yield_(*words)
     return branch.results
+
+
+def _columns(frame: Frame, pattern: Value) -> list[Value]:
+    """The words of keys that any row of a pattern sees: its columns are those of 64 rows each."""
+    kb, groups = frame.kb, frame.config.rows // COLUMN_ROWS
+    columns = kb.arg("columns") + pattern * (groups * PATTERN_WORDS)
+    words = [kb.load(columns + word) for word in range(PATTERN_WORDS)]
+    for group in range(1, groups):
+        words = [word | kb.load(columns + (group * PATTERN_WORDS + i)) for i, word in enumerate(words)]
+    return words
 
 
 def _seen_by_rows(frame: Frame, rows: Value, pattern: Value) -> list[Value]:
