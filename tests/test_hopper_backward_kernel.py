@@ -21,6 +21,7 @@ from compilemask.dialects.semantics.triton_gpu import DeadlockError, KernelError
 from compilemask.dialects.triton import ttg, ttng
 from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_tt import attention_backward_rows, attention_backward_total
+from compilemask.lowering.tiling_to_tt.sum_blocks import LINE, SIDE, WORDS, blocks_of
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import kernel_arguments
 
@@ -57,11 +58,11 @@ def backward(
     descriptor = problem.descriptor.transposed
     assert descriptor is not None
     layout, key_heads = descriptor.layout, problem.k.shape[1]
-    sums = torch.zeros(problem.q.shape, dtype=torch.float32)
+    sums = zero_sums(batch * heads, stored_rows(queries), dim)
     gradients = [x.new_full(x.shape, torch.nan) for x in (problem.k, problem.v)]
     maps = [*map(storage, (problem.q, problem.k, problem.v, problem.grad)), *rows_of(problem)]
-    maps += [*([sums.flatten(0, 1)[None].numpy()] if config.sums_queries else []), *map(storage, gradients)]
-    sections = (descriptor.tiles, descriptor.order, descriptor.visits, descriptor.patterns)
+    maps += [*([sums] if config.sums_queries else []), *map(storage, gradients)]
+    sections = (descriptor.tiles, descriptor.order, descriptor.visits, descriptor.patterns, descriptor.columns)
     values: list[Any] = [
         *map(TensorMap, maps),
         *(section.contiguous().numpy().reshape(-1) for section in sections),
@@ -76,16 +77,26 @@ def backward(
     return [*gradients, *([total(problem, sums)] if config.sums_queries else [])]
 
 
-def total(problem: Problem, sums: torch.Tensor) -> torch.Tensor:
+def stored_rows(queries: int) -> int:
+    """Rows of whole tiles."""
+    return -(-queries // TILE) * TILE
+
+
+def zero_sums(heads: int, rows: int, dim: int) -> np.ndarray:
+    """The blocks of the sum of the gradient of queries, of so many heads."""
+    return np.zeros((heads * blocks_of(rows, dim) * (WORDS // LINE), LINE), np.float32)
+
+
+def total(problem: Problem, sums: np.ndarray) -> torch.Tensor:
     """The gradient of queries from its sum."""
     (batch, heads, queries, dim), transposed = problem.q.shape, problem.descriptor.transposed
     assert transposed is not None
     grad_q = problem.q.new_full(problem.q.shape, torch.nan)
     status = transposed.header[14:15].numpy()
     values = [
-        *(sums.numpy().reshape(-1), storage(grad_q).reshape(-1), status),
+        *(sums.reshape(-1), storage(grad_q).reshape(-1), status),
         *grad_q.stride()[:3],
-        *(heads, queries, problem.scale),
+        *(heads, queries, stored_rows(queries) // SIDE, problem.scale),
     ]
     kernel = attention_backward_total.emit_total(dim, ELEMENT[problem.q.dtype])
     portable.run_kernel(kernel, (-(-queries // attention_backward_total.ROWS), heads, batch), values, seed=0)
@@ -249,7 +260,9 @@ def test_all_synchronization_is_needed() -> None:
     config = HopperBackwardConfig.choose(128, f16)
     kernel = kernel_of(128, torch.float16, config)
     # Unseen keys, rows that see nothing in some steps of a tile and not in others, and full tiles behind them.
-    some = cm.where(lambda q, kv: (kv <= q) & ((q % 50 != 7) | (q < 60)) & (kv < 190) & (kv % 9 != 3))
+    some = cm.where(lambda q, kv: (kv <= q + 100) & ((q % 50 != 7) | (q < 60)) & (kv < 190) & (kv % 9 != 3))
+    # Steps of which one warpgroup sees nothing: the first one in the second, the second one in the third.
+    some &= cm.where(lambda q, kv: (q // 64 != 1) | (kv >= 64)) & cm.where(lambda q, kv: (q // 64 != 2) | (kv < 64))
     problem = Problem(
         some.place((0, 256), (0, 256)) | cm.full().place((256, 512), (0, 128)),
         512,
@@ -276,4 +289,5 @@ def test_all_synchronization_is_needed() -> None:
 
     count = len(synchronization(kernel))
     assert count > 40
-    assert sum(not is_found(number) for number in range(count)) <= SPARE
+    spare = [number for number in range(count) if not is_found(number)]
+    assert len(spare) <= SPARE, [f"{n}: {synchronization(kernel)[n].name}" for n in spare]

@@ -13,6 +13,7 @@ import torch
 from compare import assert_close, dense_attention, random_inputs
 from patch_cases import Visible, descriptor_of, disk, parts, scattered
 from test_backward_kernels import TOLERANCE, Problem
+from test_hopper_backward_kernel import zero_sums
 from test_hopper_kernel import ELEMENT, storage
 from test_hopper_patches import IMAGES, SMALL
 from xdsl.dialects.builtin import ModuleOp
@@ -22,6 +23,7 @@ from compilemask.dialects.semantics.triton_gpu import TensorMap, run_kernel
 from compilemask.errors import LoweringError
 from compilemask.lowering.patch_grid import Patches
 from compilemask.lowering.tiling_to_tt import attention_backward_rows, attention_backward_total
+from compilemask.lowering.tiling_to_tt.sum_blocks import SIDE
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import kernel_arguments
 
@@ -87,7 +89,7 @@ def total(problem: PatchProblem, sums: np.ndarray) -> torch.Tensor:
     values = [
         *(sums.reshape(-1), storage(grad_q).reshape(-1), problem.along.header[14:15].numpy()),
         *grad_q.stride()[:3],
-        *(heads, problem.stored, *problem.geometry, problem.scale),
+        *(heads, problem.stored, problem.stored // SIDE, *problem.geometry, problem.scale),
     ]
     kernel = attention_backward_total.emit_total(dim, ELEMENT[problem.q.dtype], problem.patches.query_patch)
     portable.run_kernel(kernel, (problem.stored // attention_backward_total.ROWS, heads, batch), values, seed=0)
@@ -103,15 +105,15 @@ def backward(problem: PatchProblem, config: HopperBackwardConfig, seed: int) -> 
     """Gradients of k and v, in memory that was full of NaN, and that of q if the kernel sums it."""
     (batch, heads, _, dim), layout = problem.q.shape, problem.along.layout
     key_heads, along = problem.k.shape[1], problem.along
-    sums = np.zeros((batch, heads, problem.stored, dim), np.float32)
+    sums = zero_sums(batch * heads, problem.stored, dim)
     gradients = [x.new_full(x.shape, torch.nan) for x in (problem.k, problem.v)]
 
     def maps(*tensors: torch.Tensor) -> list[np.ndarray]:
         return [part for x in tensors for part in parts(x, problem.patches.keys, storage)]
 
     arrays = [*maps(problem.q, problem.k, problem.v, problem.grad), *rows_of(problem)]
-    arrays += [*([sums.reshape(1, -1, problem.stored, dim)] if config.sums_queries else []), *maps(*gradients)]
-    sections = (along.tiles, along.order, along.visits, along.patterns)
+    arrays += [*([sums] if config.sums_queries else []), *maps(*gradients)]
+    sections = (along.tiles, along.order, along.visits, along.patterns, along.columns)
     values: list[Any] = [
         *map(TensorMap, arrays),
         *(section.contiguous().numpy().reshape(-1) for section in sections),

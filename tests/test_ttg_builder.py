@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdsl.dialects.builtin import ModuleOp, bf16, f32, i1, i32
+from xdsl.dialects.builtin import ModuleOp, TensorType, bf16, f32, i1, i32
 from xdsl.utils.exceptions import VerifyException
 
 from compilemask.dialects.triton import tt, ttg, ttng
 from compilemask.dialects.triton.layouts import BlockedLayout, LinearLayout, NvidiaMmaLayout
-from compilemask.dialects.triton.layouts_linear import linear_form, reshaped
+from compilemask.dialects.triton.layouts_linear import linear_form, permuted, reshaped
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_tt.builder import ptr
@@ -248,6 +248,27 @@ def test_reshaping_an_accumulator() -> None:
         linear_form(wgmma(KEYS), (128, KEYS))
     with pytest.raises(VerifyException, match="convert the tensor"):
         reshaped(BlockedLayout.of([1], [32], [4], [0]), (128,), (64, 2))
+
+
+def test_permuting_an_accumulator() -> None:
+    """As the backward kernel does, whose threads then write four numbers side by side."""
+    kb = GpuKernelBuilder("k", [])
+    parts = kb.reshape(kb.zeros((64, 64), f32, wgmma(64)), (4, 2, 8, 8, 4, 2))
+    turned = kb.trans(parts, (3, 0, 2, 4, 1, 5))
+    assert turned.shape == (8, 4, 8, 4, 2, 2)
+    assert kb.layout_of(turned) == permuted(kb.layout_of(parts), (3, 0, 2, 4, 1, 5))
+    layout = kb.layout_of(kb.reshape(turned, (8, 128, 4)))
+    lanes, registers = [(0, 1 << bit, 0) for bit in range(5)], [(0, 0, 1), (0, 0, 2), (1, 0, 0), (2, 0, 0), (4, 0, 0)]
+    assert layout == LinearLayout.of(registers, lanes, [(0, 32, 0), (0, 64, 0)])
+    with pytest.raises(VerifyException, match="convert the tensor"):
+        permuted(wgmma(64), (1, 0))
+    with pytest.raises(LoweringError, match="is not linear"):
+        kb.trans(kb.zeros((64, 64), f32, wgmma(64)))
+    right = tt.TransOp(parts.ssa, (3, 0, 2, 4, 1, 5))
+    types = [TensorType(f32, turned.shape, kb.layout_of(parts))]
+    wrong = tt.TransOp.create(operands=[parts.ssa], result_types=types, properties=right.properties)
+    with pytest.raises(VerifyException, match="is not that of"):
+        wrong.verify()
 
 
 def test_an_accumulator_is_passed_from_product_to_product() -> None:

@@ -18,7 +18,9 @@ from compilemask.lowering.descriptor_layout import Layout, ceil_div
 from compilemask.lowering.patch_grid import Patches, PatchGrid
 from compilemask.lowering.tiling_to_tt.attention_backward_total import ROWS as TOTAL_ROWS
 from compilemask.lowering.tiling_to_tt.attention_backward_total import emit_total
+from compilemask.lowering.tiling_to_tt.sum_blocks import LINE, SIDE, WORDS, blocks_of
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
+from compilemask.lowering.tiling_to_ttg.attention_backward_frame import SECTIONS
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, Patch, kernel_head_dim
 from compilemask.runtime import disk_cache
 from compilemask.runtime.attention_backward_cuda import attention_backward_cuda, launch_queries, numbers_of_rows
@@ -109,8 +111,8 @@ class TotalPlan(NamedTuple):
 
     kernel: Kernel
     grid: Grid
-    shape: tuple[int, ...]
-    """Of the sums, [1, B * Hq, places, D]: they are in the order in which the kernel of keys reads queries."""
+    shape: tuple[int, int]
+    """Of the sums: lines of the blocks of `sum_blocks.py`, in the order in which the kernel of keys reads queries."""
     numbers: tuple[int, ...]
 
     def launch(self, sums: torch.Tensor, gradient: torch.Tensor, transposed: Descriptor, scale: float) -> None:
@@ -182,7 +184,7 @@ def _plan(kind: Kind, grad_stride: Sequence[int], layout: Layout, config: Hopper
     if copies_gradient:
         grad_out = _contiguous(of_queries)
     gradients = tuple(_form_of_gradient(form, kind.dtype, patches) for form in (query, key, value))
-    total = _total_plan(kind, gradients[0], places, layout) if config.sums_queries else None
+    total = _total_plan(kind, gradients[0], places, stored, layout) if config.sums_queries else None
     numbers = TensorMaps(*_contiguous((batch * heads, stored)), torch.float32, 1, config.queries)
     maps = [
         _maps(query, kind.dtype, config.queries, queries),
@@ -190,14 +192,14 @@ def _plan(kind: Kind, grad_stride: Sequence[int], layout: Layout, config: Hopper
         _maps(value, kind.dtype, TILE, keys),
         _maps(grad_out, kind.dtype, config.queries, queries),
         *([(numbers, 0)],) * 2,
-        *(() if total is None else (_maps(_contiguous(total.shape), torch.float32, ROWS, None),)),
+        *(() if total is None else ([(_sum_maps(total.shape), 0)],)),
         *(_maps(form, kind.dtype, ROWS, keys) for form in gradients[1:]),
     ]
     return Plan(
         kernel=_kernel(kernel_head_dim(head_dim) or head_dim, kind.dtype, config, kind.device.index),
         grid=(layout.query_tiles * batch * key_heads, 1, 1),
         maps=tuple((part, number, offset) for number, parts in enumerate(maps) for part, offset in parts),
-        sections=tuple(WORD * part for part in (layout.tiles, layout.order, layout.visits, layout.patterns)),
+        sections=tuple(WORD * getattr(layout, name) for name in SECTIONS),
         numbers=(
             *(heads, heads // key_heads, layout.keys, layout.queries, layout.query_tiles),
             *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
@@ -213,15 +215,19 @@ def _plan(kind: Kind, grad_stride: Sequence[int], layout: Layout, config: Hopper
     )
 
 
-def _total_plan(kind: Kind, gradient: Form, places: int, layout: Layout) -> TotalPlan:
+def _total_plan(kind: Kind, gradient: Form, places: int, stored: int, layout: Layout) -> TotalPlan:
     batch, heads, _, head_dim = kind.query_shape
     text = _total_text(head_dim, kind.dtype, None if layout.patches is None else layout.patches.key_patch)
     return TotalPlan(
         kernel=kernel_for(text, kind.device, Options(4)),
         grid=(ceil_div(places, TOTAL_ROWS), heads, batch),
-        shape=(1, batch * heads, places, head_dim),
-        numbers=(*strides_of(*gradient), heads, places, *geometry_of(layout)),
+        shape=(batch * heads * blocks_of(stored, head_dim) * (WORDS // LINE), LINE),
+        numbers=(*strides_of(*gradient), heads, places, stored // SIDE, *geometry_of(layout)),
     )
+
+
+def _sum_maps(shape: tuple[int, int]) -> TensorMaps:
+    return TensorMaps(*_contiguous(shape), torch.float32, WORDS // LINE, LINE)
 
 
 def _maps(form: Form, dtype: torch.dtype, rows: int, grid: PatchGrid | None) -> Sequence[tuple[TensorMaps, int]]:

@@ -42,6 +42,17 @@ def reshaped(layout: RegisterLayout, shape: Sequence[int], target: Sequence[int]
     return LinearLayout.of(*bits)
 
 
+def permuted(layout: RegisterLayout, order: Sequence[int]) -> LinearLayout:
+    """The layout after a permutation of dimensions: every thread keeps its elements. Takes a linear layout."""
+    if not isinstance(layout, LinearLayout):
+        raise VerifyException(f"the bases of {layout} are not known; convert the tensor to a linear layout first")
+    bits = (
+        [[basis.data[dim].data for dim in order] for basis in bases]
+        for bases in (layout.register, layout.lane, layout.warp)
+    )
+    return LinearLayout.of(*bits)
+
+
 def _ravel(index: Sequence[int], shape: Sequence[int]) -> int:
     offset = 0
     for position, size in zip(index, shape, strict=True):

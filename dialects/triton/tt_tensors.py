@@ -26,7 +26,8 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 
 from compilemask.dialects.triton.enums import parse_enum
-from compilemask.dialects.triton.layouts import SliceLayout
+from compilemask.dialects.triton.layouts import LinearLayout, SliceLayout
+from compilemask.dialects.triton.layouts_linear import permuted
 from compilemask.dialects.triton.types import (
     element_of,
     encoding_of,
@@ -250,7 +251,7 @@ class ReshapeOp(_ShapeOp):
 
 @irdl_op_definition
 class TransOp(_ShapeOp):
-    """Dimensions permuted: result dimension i is source dimension order[i]."""
+    """Dimensions permuted: result dimension i is source dimension order[i]. A linear layout is permuted with them."""
 
     name = "tt.trans"
     order = prop_def(DenseArrayBase.constr(i32))
@@ -259,10 +260,12 @@ class TransOp(_ShapeOp):
 
     def __init__(self, src: SSAValue | Operation, order: Sequence[int]) -> None:
         src = SSAValue.get(src)
-        shape = shape_of(src.type)
+        shape, layout = shape_of(src.type), encoding_of(src.type)
+        if isinstance(layout, LinearLayout):
+            layout = permuted(layout, order)
         super().__init__(
             operands=[src],
-            result_types=[TensorType(element_of(src.type), [shape[i] for i in order])],
+            result_types=[with_shape(element_of(src.type), [shape[i] for i in order], layout)],
             properties={"order": DenseArrayBase.from_list(i32, list(order))},
         )
 
@@ -275,6 +278,11 @@ class TransOp(_ShapeOp):
             f"{self.result.type} is not {self.src.type} in the order {order}",
         )
         require_same_element(self, self.src.type, self.result.type)
+        source, result = encoding_of(self.src.type), encoding_of(self.result.type)
+        if source is not None:
+            require(isinstance(source, LinearLayout), self, f"the layout of {self.src.type} is not linear")
+            fits = isinstance(source, LinearLayout) and permuted(source, order) == result
+            require(fits, self, f"the layout of {self.result.type} is not that of {self.src.type} in the order {order}")
 
 
 @irdl_op_definition

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import AnyFloat
 
 from compilemask.errors import LoweringError
+from compilemask.lowering.tiling_to_tt.sum_blocks import WORDS
 from compilemask.lowering.tiling_to_ttg.attention_config import (
     BARRIER_BYTES,
     ROWS,
@@ -16,8 +17,6 @@ from compilemask.lowering.tiling_to_ttg.attention_config import (
     check_supported,
 )
 
-SUM_COLUMNS = 64
-"""Of a block [64, 64] that is added to the gradient of queries: one for each warpgroup and step."""
 HALF_BYTES, FLOAT_BYTES = 2, 4
 
 
@@ -56,7 +55,7 @@ class HopperBackwardConfig:
         """An upper bound on the shared memory of a program."""
         row = HALF_BYTES * head_dim
         rings = 2 * self.stages * self.queries * (row + FLOAT_BYTES)
-        exchange = 2 * TILE * self.queries * HALF_BYTES + 2 * ROWS * SUM_COLUMNS * FLOAT_BYTES
+        exchange = 2 * TILE * self.queries * HALF_BYTES + 2 * WORDS * FLOAT_BYTES
         return rings + 2 * TILE * row + (exchange if self.sums_queries else 0) + BARRIER_BYTES
 
     @classmethod

@@ -16,6 +16,7 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_step import (
     Step,
     advance,
     advance_ahead,
+    advance_masked,
     start_scores,
 )
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import (
@@ -54,16 +55,17 @@ def _masked_visits(frame: Frame, part: int, tile: KeyTile, visits: Visits, state
     kb, patterns = frame.kb, Patterns(frame, part, tile, visits)
     count = visits.n_partial + kb.where(tile.is_cut_off(frame), visits.n_runs, 0)
     first = visits.pair(frame, 0)
-    carried = [*state, patterns.words(0, first[1]), *first, *visits.pair(frame, 1)]
+    carried = [*state, *patterns.fetched(0, first[1]), *first, *visits.pair(frame, 1)]
     with kb.for_loop(0, count, 1, carried) as each:
-        words, own, following = each.carried[_SUMS], each.carried[_SUMS + 1 : _SUMS + 3], each.carried[_SUMS + 3 :]
-        ahead = patterns.words(each.index + 1, following[1])
+        words, seeing, *own = each.carried[_SUMS : _SUMS + 4]
+        following = each.carried[_SUMS + 4 :]
+        ahead = patterns.fetched(each.index + 1, following[1])
         after = visits.pair(frame, each.index + 2)
         begin, end = visits.span(frame, each.index, (own[0], own[1]))
         with kb.for_loop(begin, end, frame.config.queries, each.carried[:_SUMS]) as steps:
-            step = Step(tile, visits, steps.index, words)
-            steps.yield_(*advance(frame, part, State(*steps.carried), step))
-        each.yield_(*steps.results, ahead, *following, *after)
+            step = Step(tile, visits, steps.index, words, seeing)
+            steps.yield_(*advance_masked(frame, part, State(*steps.carried), step))
+        each.yield_(*steps.results, *ahead, *following, *after)
     return State(*each.results[:_SUMS])
 
 
@@ -73,7 +75,7 @@ def _full_visits(frame: Frame, part: int, tile: KeyTile, visits: Visits, state: 
     with kb.for_loop(visits.n_partial, _end_of_runs(frame, tile, visits), 1, state) as each:
         begin, end = visits.span(frame, each.index, visits.pair(frame, each.index))
         with kb.for_loop(begin, end, frame.config.queries, each.carried) as steps:
-            step = Step(tile, visits, steps.index, None)
+            step = Step(tile, visits, steps.index)
             steps.yield_(*advance(frame, part, State(*steps.carried), step))
         each.yield_(*steps.results)
     return State(*each.results)
@@ -89,7 +91,7 @@ def _full_visits_ahead(frame: Frame, part: int, tile: KeyTile, visits: Visits, s
                 begin, end = visits.span(frame, each.index, visits.pair(frame, each.index))
                 with kb.for_loop(begin, end, frame.config.queries, each.carried) as steps:
                     *before, scores = steps.carried
-                    step = Step(tile, visits, steps.index, None)
+                    step = Step(tile, visits, steps.index)
                     after, following = advance_ahead(frame, part, State(*before), scores, step)
                     steps.yield_(*after, following)
                 each.yield_(*steps.results)

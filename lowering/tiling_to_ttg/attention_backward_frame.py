@@ -14,7 +14,8 @@ from xdsl.dialects.builtin import AnyFloat, f32, i32
 from compilemask.dialects.triton.layouts import BlockedLayout, NvidiaMmaLayout, NvmmaSharedLayout, SliceLayout
 from compilemask.lowering.tiling_to_tt.builder import Arg, Value, ptr
 from compilemask.lowering.tiling_to_tt.patch_order import geometry_arguments
-from compilemask.lowering.tiling_to_ttg.attention_backward_config import SUM_COLUMNS, HopperBackwardConfig
+from compilemask.lowering.tiling_to_tt.sum_blocks import LINE, WORDS
+from compilemask.lowering.tiling_to_ttg.attention_backward_config import HopperBackwardConfig
 from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE, Patch
 from compilemask.lowering.tiling_to_ttg.attention_frame import POINTER_ALIGNMENT
 from compilemask.lowering.tiling_to_ttg.attention_maps import TileMap, TileOrder, map_arguments
@@ -22,7 +23,7 @@ from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, slice_o
 from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers, Buffer, Descriptor
 
 INPUTS, OUTPUTS = ("q", "k", "v", "grad"), ("grad_k", "grad_v")
-SECTIONS = ("tiles", "order", "visits", "patterns")
+SECTIONS = ("tiles", "order", "visits", "patterns", "columns")
 SIZES = ("heads", "group", "queries", "keys", "key_tiles", "mask_batch_stride", "mask_head_stride", "all_heads")
 """`all_heads` counts the key heads of all batches."""
 
@@ -31,12 +32,12 @@ def kernel_arguments(config: HopperBackwardConfig) -> list[Arg]:
     """The kernel's arguments in order.
 
     Maps of tensors [B, H, S, D] have boxes of `config.queries` rows of q and grad, 128 of k and v, 64 of the outputs
-    grad_k and grad_v; `sum_q` is f32 [1, B * Hq, S, D], with boxes of 64 rows and 64 columns. Those of `shift` and
-    `delta`, f32 [B * Hq, NQ * 128], have boxes of `config.queries` numbers. Sections are those of the transposed
-    descriptor.
+    grad_k and grad_v; `sum_q` is f32 [16 n, 256], n blocks of `tiling_to_tt/sum_blocks.py` for NQ * 128 rows of each
+    head, with boxes of a block. Those of `shift` and `delta`, f32 [B * Hq, NQ * 128], have boxes of `config.queries`
+    numbers. Sections are those of the transposed descriptor.
 
-    Where tiles are patches, `queries` and `keys` are lengths in patched order, in which the numbers and `sum_q`
-    [1, B * Hq, NQ * 128, D] are too, and those of the image follow the sizes.
+    Where tiles are patches, `queries` and `keys` are lengths in patched order, in which the numbers and `sum_q` are
+    too, and those of the image follow the sizes.
     """
     sums = ("sum_q",) if config.sums_queries else ()
     return [
@@ -85,7 +86,7 @@ class Exchange(NamedTuple):
     slopes: Buffer
     """Two buffers [128 keys, queries of a step], which take turns."""
     part: Buffer
-    """[1, 1, 64, 64] f32 of each warpgroup."""
+    """[16, 256] f32 of each warpgroup: a block of the sum."""
     sum_map: Descriptor
 
 
@@ -180,9 +181,9 @@ def rows_layout(head_dim: int) -> BlockedLayout:
 
 
 def _exchange(kb: GpuKernelBuilder, config: HopperBackwardConfig, element: AnyFloat) -> Exchange:
-    box = (1, 1, ROWS, SUM_COLUMNS)
+    lines, plain = (WORDS // LINE, LINE), NvmmaSharedLayout.of(f32.bitwidth, swizzle=0)
     return Exchange(
         kb.alloc((TILE, config.queries), element, count=2).named("slopes"),
-        kb.alloc(box, f32, count=CONSUMERS).named("part"),
-        kb.descriptor("sum_q", box, f32),
+        kb.alloc(lines, f32, plain, count=CONSUMERS).named("part"),
+        kb.descriptor("sum_q", lines, f32, plain),
     )

@@ -11,18 +11,23 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from xdsl.dialects.builtin import f32
+
+from compilemask.dialects.triton.layouts import SwizzledSharedLayout
+from compilemask.dialects.triton.ttg_types import MemDescType
 from compilemask.lowering.tiling_to_tt.builder import Value
+from compilemask.lowering.tiling_to_tt.sum_blocks import LINE, SIDE, WORDS
 from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import BOTH, clean_queries
-from compilemask.lowering.tiling_to_ttg.attention_backward_config import SUM_COLUMNS
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Exchange, Frame, Numbers
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, Visits
 from compilemask.lowering.tiling_to_ttg.attention_bits import visible
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_softmax import LOG2_E
-from compilemask.lowering.tiling_to_ttg.builder import dot_operand
+from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, dot_operand
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer, Product
 
 SLOPES_BARRIER = 8
+BY_THREAD = (8, 128, 4)
 BITS_PER_HALF = 16
 """Of a word: those of 64 queries."""
 
@@ -41,8 +46,15 @@ class Step(NamedTuple):
     tile: KeyTile
     visits: Visits
     first: Value
-    words: Value | None
+    words: Value | None = None
     """[64, 4] of the query tile's pattern; None if all pairs are visible."""
+    seeing: Value | None = None
+    """Bits of the octets of the query tile that see some of the warpgroup's keys; of all if None."""
+
+    def half(self, frame: Frame) -> Value:
+        """Which half of the query tile it is, if steps are halves; else 0."""
+        queries = frame.config.queries
+        return self.first // queries % (TILE // queries)
 
 
 def start_scores(frame: Frame, part: int, number: Value) -> Product:
@@ -58,13 +70,49 @@ def _multiply_queries(frame: Frame, part: int, place: Value) -> Product:
 
 
 def advance(frame: Frame, part: int, state: State, step: Step) -> State:
-    """The sums with a step's queries in them."""
+    """The sums with a step's queries in them, if all pairs are visible."""
+    place, phase = frame.place(state.number)
+    frame.full[place].wait(phase)
+    return _computed(frame, part, state, step)
+
+
+def advance_masked(frame: Frame, part: int, state: State, step: Step) -> State:
+    """The same if some queries may not see some of the keys."""
+    kb, (place, phase) = frame.kb, frame.place(state.number)
+    frame.full[place].wait(phase)
+    with kb.if_else(step.visits.blind != 0) as some, some.then():
+        clean_queries(frame, part, place)
+    assert step.seeing is not None
+    seeing = step.seeing
+    if frame.config.queries < TILE:
+        seeing = kb.shift_right_unsigned(seeing, step.half(frame) * BITS_PER_HALF) & ((1 << BITS_PER_HALF) - 1)
+    with kb.if_else(seeing != 0) as some:
+        with some.then():
+            some.yield_(*_computed(frame, part, state, step))
+        with some.otherwise():
+            some.yield_(*_pass_by(frame, part, state, step))
+    return State(*some.results)
+
+
+def _pass_by(frame: Frame, part: int, state: State, step: Step) -> State:
+    """A step of which no query sees any of the warpgroup's keys: all that it does is its part for the other one."""
+    kb, (place, _) = frame.kb, frame.place(state.number)
+    if frame.exchange is not None:
+        nothing = kb.zeros((ROWS, frame.config.queries), frame.element_type, frame.layouts.scores)
+        exchanged = _exchange(frame, part, frame.exchange, state.number, nothing)
+        kb.bar_sync(SLOPES_BARRIER, BOTH)
+        product = kb.warp_group_dot_wait(_multiply_keys(frame, part, exchanged))
+        frame.empty[place].arrive()
+        _add_to_queries(frame, part, product, step)
+    else:
+        frame.empty[place].arrive()
+    return State(state.grad_key, state.grad_value, state.number + 1)
+
+
+def _computed(frame: Frame, part: int, state: State, step: Step) -> State:
+    """The sums with a step's queries in them, which have come."""
     kb, (place, phase) = frame.kb, frame.place(state.number)
     query, grad = frame.rows(frame.query, place), frame.rows(frame.grad, place)
-    frame.full[place].wait(phase)
-    if step.words is not None:
-        with kb.if_else(step.visits.blind != 0) as some, some.then():
-            clean_queries(frame, part, place)
     scores = _multiply_queries(frame, part, place)
     rises = kb.warp_group_dot(frame.own_rows(frame.value, part), grad.transpose(), layout=frame.layouts.scores)
     weights = _weights(frame, kb.warp_group_dot_wait(scores, pending=1), place, step)
@@ -128,7 +176,7 @@ def _weights(frame: Frame, scores: Value, place: Value, step: Step) -> Value:
     if step.words is not None:
         words = step.words
         if queries < TILE:
-            words = kb.shift_right_unsigned(words, (step.first // queries) % (TILE // queries) * BITS_PER_HALF)
+            words = kb.shift_right_unsigned(words, step.half(frame) * BITS_PER_HALF)
         exponents = kb.where(visible(kb, words, frame.layouts.scores, queries), exponents, -math.inf)
     return kb.exp2(exponents)
 
@@ -158,7 +206,7 @@ def _multiply_keys(frame: Frame, part: int, slopes: Buffer) -> Product:
     """Starts a warpgroup's part of slopes times keys: half of the columns, or half of the queries if D is 64."""
     keys = frame.key.buffer.reshape(TILE, frame.head_dim)
     if frame.config.queries == ROWS:
-        return frame.kb.warp_group_dot(slopes.transpose(), keys.part((0, part * SUM_COLUMNS), (TILE, SUM_COLUMNS)))
+        return frame.kb.warp_group_dot(slopes.transpose(), keys.part((0, part * SIDE), (TILE, SIDE)))
     return frame.kb.warp_group_dot(slopes.part((0, part * ROWS), (TILE, ROWS)).transpose(), keys)
 
 
@@ -168,10 +216,20 @@ def _add_to_queries(frame: Frame, part: int, product: Value, step: Step) -> None
     assert exchange is not None
     buffer = exchange.part[part]
     kb.store_wait()
-    buffer.reshape(ROWS, SUM_COLUMNS).store(product)
+    in_order = MemDescType.of(BY_THREAD, f32, SwizzledSharedLayout.of((2, 1, 0)))
+    buffer.reinterpret(in_order).store(_by_thread(kb, product))
     kb.fence_async_shared()
-    row, column = (0, part * SUM_COLUMNS) if frame.config.queries == ROWS else (part * ROWS, 0)
-    exchange.sum_map.reduce("add", [kb.constant(0), step.visits.head, step.first + row, column], buffer)
+    # A step is one block of rows and two of columns, or the other way round.
+    row_blocks = kb.ceil_div(kb.arg("queries"), TILE) * (TILE // SIDE)
+    block = (step.visits.head * row_blocks + step.first // SIDE) * (frame.head_dim // SIDE) + part
+    exchange.sum_map.reduce("add", [block * (WORDS // LINE), 0], buffer)
+
+
+def _by_thread(kb: GpuKernelBuilder, product: Value) -> Value:
+    """An accumulator [64, 64] as numbers [8, 128, 4]: of each thread of the warpgroup, four at once; nothing moves."""
+    warp, below, row, octet, lane, column = range(6)
+    parts = kb.reshape(product, (4, 2, 8, 8, 4, 2))
+    return kb.reshape(kb.trans(parts, (octet, warp, row, lane, below, column)), BY_THREAD)
 
 
 def _numbers(frame: Frame, source: Numbers, place: Value) -> Value:

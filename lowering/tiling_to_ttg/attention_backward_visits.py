@@ -16,7 +16,7 @@ from compilemask.lowering.tiling_to_tt.attention_backward_frame import mask_of_h
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_bits import lanes_of
-from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import PATTERN_WORDS
 from compilemask.lowering.tiling_to_ttg.attention_order import own_place
 from compilemask.lowering.tiling_to_ttg.builder import slice_of
@@ -108,7 +108,7 @@ class Patterns:
     """Who sees whom in a warpgroup's 64 rows of the tile: a word for each row and lane of its quad."""
 
     def __init__(self, frame: Frame, part: int, tile: KeyTile, visits: Visits) -> None:
-        self.frame, self.visits = frame, visits
+        self.frame, self.part, self.visits = frame, part, visits
         kb, layout = frame.kb, self.layout(frame)
         row = kb.arange(0, ROWS, slice_of(layout, 1))[:, None] + part * ROWS
         lane = kb.arange(0, PATTERN_WORDS, slice_of(layout, 0))[None, :]
@@ -126,3 +126,14 @@ class Patterns:
         is_partial = self.visits.n_partial > index
         everybody = kb.where(self.exists, -1, 0)
         return kb.load(self.addresses + pattern * (TILE * PATTERN_WORDS), self.exists & is_partial, everybody)
+
+    def fetched(self, index: Value | int, pattern: Value) -> tuple[Value, Value]:
+        """Both of what a masked visit needs."""
+        return self.words(index, pattern), self.seeing(index, pattern)
+
+    def seeing(self, index: Value | int, pattern: Value) -> Value:
+        """i32 of the index-th visit: bits of the octets of queries of which some see a key of the warpgroup."""
+        kb, is_partial = self.frame.kb, self.visits.n_partial > index
+        address = kb.arg("columns") + (pattern * CONSUMERS + self.part) * PATTERN_WORDS
+        words = [kb.load(address + word, is_partial, -1) for word in range(PATTERN_WORDS)]
+        return words[0] | words[1] | words[2] | words[3]
