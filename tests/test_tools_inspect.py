@@ -13,7 +13,7 @@ from compilemask.language.text import parse_module
 from compilemask.runtime import machine_code
 from compilemask.runtime.compile_kernel import Options, compile_kernel
 from compilemask.tools import cli
-from compilemask.tools.inspect import HOPPER, kernels_of
+from compilemask.tools.inspect import HOPPER, PORTABLE, SPLIT, kernels_of
 
 SPILLING = """
 module {
@@ -39,7 +39,7 @@ def test_numbers_of_every_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect", "hstu", "--head-dim", "64", "--dtype", "float16"]) == 0
     title, *rows = capsys.readouterr().out.splitlines()
     assert title.split()[:3] == ["kernel", "warps", "registers"]
-    assert [row.split()[0] for row in rows] == ["count", "fill", "patterns", "attention", *HOPPER]
+    assert [row.split()[0] for row in rows] == [*PORTABLE, *HOPPER]
     for row in rows:
         name, warps, registers, _, _, shared, ptx, sass, text = row.split()
         assert int(warps) in ((12,) if name in HOPPER else (4, 8))
@@ -55,13 +55,13 @@ def test_numbers_of_every_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     [("cuda:90", 60, "float16"), ("cuda:90", 136, "float16"), ("cuda:90", 64, "float32"), ("cuda:80", 64, "float16")],
 )
 def test_where_there_is_no_hopper_kernel(target: str, head_dim: int, dtype: str) -> None:
-    assert list(kernels_of(cm.causal(), target, head_dim, dtype)) == ["count", "fill", "patterns", "attention"]
+    assert list(kernels_of(cm.causal(), target, head_dim, dtype)) == list(PORTABLE)
     for name in HOPPER:
         with pytest.raises(LoweringError, match=f"there is no {name} "):
             kernels_of(cm.causal(), target, head_dim, dtype, [name])
 
 
-@pytest.mark.parametrize("name", ["count", *HOPPER])
+@pytest.mark.parametrize("name", ["count", *SPLIT, *HOPPER])
 def test_ir_is_what_was_given_to_triton(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert cli.main(["inspect", "causal", "--head-dim", "64", "--kernel", name, "--ir"]) == 0
     heading, _, text = capsys.readouterr().out.partition("\n")

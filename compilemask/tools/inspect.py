@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from triton.compiler import CompiledKernel
 
     from compilemask.language.mask import Mask
+    from compilemask.runtime.compile_kernel import Options
     from compilemask.runtime.machine_code import MachineCode
 
-PORTABLE = ("count", "fill", "patterns", "attention")
+SPLIT = ("attention-split", "attention-combine")
+PORTABLE = ("count", "fill", "patterns", "attention", *SPLIT)
 HOPPER = ("hopper-attention", "hopper-gradients")
 KERNELS = (*PORTABLE, *HOPPER)
 DTYPES = ("float16", "bfloat16", "float32")
@@ -110,9 +112,21 @@ def kernels_of(mask: Mask, target: str, head_dim: int, dtype: str, names: Sequen
         elif name == "attention":
             kernel = attention_kernel(head_dim, element, target)
             found[name] = portable(kernel.text, kernel.options)
+        elif name in SPLIT:
+            found[name] = portable(*_split_kernel(name, head_dim, element, target))
         else:
             found[name] = portable(program.kernel_text(name), OPTIONS[name])
     return found
+
+
+def _split_kernel(name: str, head_dim: int, dtype: torch.dtype, target: str) -> tuple[str, Options]:
+    """The variant for one row of up to 16 heads that share keys, in Triton IR."""
+    from compilemask.runtime.attention_split_cuda import COMBINE_OPTIONS, combine_text, split_kernel
+
+    if name == "attention-combine":
+        return combine_text(head_dim, dtype), COMBINE_OPTIONS
+    kernel = split_kernel(head_dim, dtype, target, 1)
+    return kernel.text, kernel.options
 
 
 def _hopper_fault(target: str, head_dim: int, dtype: str) -> str | None:
