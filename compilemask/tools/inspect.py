@@ -90,7 +90,7 @@ def kernels_of(mask: Mask, target: str, head_dim: int, dtype: str, names: Sequen
 
     import compilemask as cm
     from compilemask.runtime.attention_cuda import attention_kernel
-    from compilemask.runtime.compile_kernel import Options, compile_kernel
+    from compilemask.runtime.compile_kernel import compile_kernel
     from compilemask.runtime.kernel_text import check_kernel_request
     from compilemask.runtime.program import OPTIONS
 
