@@ -6,16 +6,19 @@
 A case is named for its mask, its rows and how many query heads share a key head: `causal-q1-g8`. Masks are `causal`,
 the last rows of a full cache; `cached`, the same of a cache that is three quarters full, as the device knows; and
 `window`, the last 1024 keys of a full one. `S` is the capacity of the cache, `H` counts query heads.
-`compilemask-unsplit` has one program per query tile, `compilemask-split16` sixteen.
+`compilemask-unsplit` has one program per query tile, `compilemask-split16` sixteen, and `compilemask-32x4x3` visits 32
+keys at a time with 4 warps and 3 stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
 
 from forward import Calls, Job, _graph, main
 
@@ -95,14 +98,35 @@ def sdpa(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Prepa
     return Prepared(lambda: attend(q, k, v, attn_mask=bias, enable_gqa=q.shape[1] != k.shape[1]))
 
 
-def _split(name: str) -> AbstractContextManager[None]:
+@contextmanager
+def _split(name: str) -> Generator[None, None, None]:
     """How this project splits keys in an implementation of this name."""
     from compilemask.runtime import split_keys
 
-    suffix = name.removeprefix(OURS) if name.startswith(f"{OURS}-") else ""
-    if not suffix:
-        return nullcontext()
-    return split_keys.forced(0 if suffix == "-unsplit" else int(suffix.removeprefix("-split")))
+    with ExitStack() as stack:
+        for part in name.split("-")[1:] if name.startswith(OURS) else ():
+            if part == "unsplit":
+                stack.enter_context(split_keys.forced(0))
+            elif part.startswith("split"):
+                stack.enter_context(split_keys.forced(int(part.removeprefix("split"))))
+            else:
+                stack.enter_context(_scheduled(*map(int, part.split("x"))))
+        yield
+
+
+@contextmanager
+def _scheduled(block_kv: int, num_warps: int, num_stages: int) -> Generator[None, None, None]:
+    """The split kernel cut and scheduled like this."""
+    from compilemask.runtime import attention_split_cuda as module
+
+    chosen = module.split_config
+
+    def config(*arguments: Any, **options: Any) -> Any:
+        return replace(chosen(*arguments, **options), block_kv=block_kv, num_warps=num_warps, num_stages=num_stages)
+
+    uncached = module.split_kernel.__wrapped__
+    with patch.object(module, "split_config", config), patch.object(module, "split_kernel", uncached):
+        yield
 
 
 def _within(name: str, call: Callable[[], object]) -> Callable[[], object]:

@@ -12,6 +12,8 @@ import torch
 from compare import assert_close, dense_attention, random_inputs
 
 import compilemask as cm
+from compilemask.runtime import attention_split_cuda
+from compilemask.runtime.compile_kernel import Options
 from compilemask.runtime.split_keys import Split, split_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -38,3 +40,13 @@ def test_names_say_how_keys_are_split() -> None:
     for name, split in (expected | {"compilemask-split7": Split(7, 8)}).items():
         found = decode._within(name, lambda: split_of(1, 16, 2, 4, 4096, 132))
         assert found() == split, name
+
+
+def test_names_say_how_the_kernel_is_scheduled() -> None:
+    def scheduled() -> tuple[bool, Options]:
+        kernel = attention_split_cuda.split_kernel(64, torch.float16, "cuda:90", 8)
+        return "tensor<32x64x!tt.ptr<f16>>" in kernel.text, kernel.options
+
+    usual = scheduled()
+    assert decode._within("compilemask-split3-32x2x5", scheduled)() == (True, Options(2, 5))
+    assert scheduled() == usual != (True, Options(2, 5))
