@@ -85,9 +85,7 @@ def open_frame(kb: KernelBuilder, op: AttentionOp, config: AttentionConfig) -> F
     tile = tile.named("tile")
     in_tile = kb.trunc_rem(x, config.programs_per_tile) * config.block_q
     first_row = (tile * TILE + in_tile).named("first_row")
-    valid = n_partial >= 0
-    if not (op.score.blocks or config.negative_scale):
-        valid = valid & (kb.arg("scale") >= 0.0)
+    valid = is_valid(kb, op, config, n_partial)
     visits = valid & (first_row < kb.arg("queries"))
     lanes = kb.arange(0, config.block_q)
     return Frame(
@@ -107,3 +105,11 @@ def open_frame(kb: KernelBuilder, op: AttentionOp, config: AttentionConfig) -> F
         kb.where(visits, n_runs, 0),
         valid,
     )
+
+
+def is_valid(kb: KernelBuilder, op: AttentionOp, config: AttentionConfig, n_partial: Value) -> Value:
+    """i1: the descriptor has room for the tile's visits, and the scale is one that this variant takes."""
+    has_room = n_partial >= 0
+    if op.score.blocks or config.negative_scale:
+        return has_room
+    return has_room & (kb.arg("scale") >= 0.0)

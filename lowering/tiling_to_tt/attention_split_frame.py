@@ -15,7 +15,7 @@ from compilemask.dialects.tiling import AttentionOp
 from compilemask.lowering.descriptor_layout import ORDER_WORDS
 from compilemask.lowering.tiling_to_tt.attention_addresses import VECTOR_BYTES, stride_arguments
 from compilemask.lowering.tiling_to_tt.attention_config import TILE, AttentionConfig
-from compilemask.lowering.tiling_to_tt.attention_frame import SECTIONS, SIZES, Frame
+from compilemask.lowering.tiling_to_tt.attention_frame import SECTIONS, SIZES, Frame, is_valid
 from compilemask.lowering.tiling_to_tt.builder import Arg, KernelBuilder, Value, f32, i32, i64, ptr
 
 INPUTS = ("q", "k", "v")
@@ -70,11 +70,11 @@ class SplitFrame(Frame):
 
 def open_split_frame(kb: KernelBuilder, op: AttentionOp, config: AttentionConfig) -> SplitFrame:
     """Reads the tile's record; splits of a block of rows stand side by side in the grid, then the blocks of a tile."""
-    x, together, batch = kb.program_id(0), kb.program_id(1), kb.program_id(2)
-    heads_together, splits, queries = (kb.arg(name) for name in ("together", "splits", "queries"))
-    head = (together * heads_together).named("head")
+    x, y, batch = kb.program_id(0), kb.program_id(1), kb.program_id(2)
+    together, splits, queries = (kb.arg(name) for name in ("together", "splits", "queries"))
+    head = (y * together).named("head")
     rows_of_tile = kb.minimum(queries, TILE)
-    blocks = kb.ceil_div(rows_of_tile * heads_together, config.block_q)
+    blocks = kb.ceil_div(rows_of_tile * together, config.block_q)
     block = kb.trunc_div(x, splits)
     split = kb.trunc_rem(x, splits).named("split")
     mask = batch * kb.arg("mask_batch_stride") + head * kb.arg("mask_head_stride")
@@ -86,9 +86,7 @@ def open_split_frame(kb: KernelBuilder, op: AttentionOp, config: AttentionConfig
     places = first + kb.arange(0, config.block_q)
     in_tile, of_head = kb.trunc_rem(places, rows_of_tile), kb.trunc_div(places, rows_of_tile)
     first_row = (tile * TILE + kb.trunc_rem(first, rows_of_tile)).named("first_row")
-    valid = n_partial >= 0
-    if not (op.score.blocks or config.negative_scale):
-        valid = valid & (kb.arg("scale") >= 0.0)
+    valid = is_valid(kb, op, config, n_partial)
     visits = valid & (first_row < queries)
     n_visits = kb.where(visits, n_partial + n_full, 0)
     return SplitFrame(
@@ -101,7 +99,7 @@ def open_split_frame(kb: KernelBuilder, op: AttentionOp, config: AttentionConfig
         tile=tile,
         row_in_tile=in_tile,
         first_row=first_row,
-        inside=(of_head < heads_together) & (tile * TILE + in_tile < queries),
+        inside=(of_head < together) & (tile * TILE + in_tile < queries),
         cut_off=tile * TILE + TILE > queries,
         first_pair=first_pair,
         n_partial=kb.where(visits, n_partial, 0),
