@@ -8,28 +8,18 @@ dQ = dS K sums over the keys of both warpgroups, which exchange their slopes thr
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
-from xdsl.dialects.builtin import f32
-
-from compilemask.dialects.triton.layouts import SwizzledSharedLayout
-from compilemask.dialects.triton.ttg_types import MemDescType
 from compilemask.lowering.tiling_to_tt.builder import Value
-from compilemask.lowering.tiling_to_tt.sum_blocks import LINE, SIDE, WORDS
+from compilemask.lowering.tiling_to_ttg.attention_backward_block import BITS_PER_HALF, Block
 from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import BOTH, clean_queries
-from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Exchange, Frame, Numbers
+from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
+from compilemask.lowering.tiling_to_ttg.attention_backward_sums import add_to_queries, multiply_keys
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, Visits
-from compilemask.lowering.tiling_to_ttg.attention_bits import visible
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
-from compilemask.lowering.tiling_to_ttg.attention_softmax import LOG2_E
-from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, dot_operand
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer, Product
 
 SLOPES_BARRIER = 8
-BY_THREAD = (8, 128, 4)
-BITS_PER_HALF = 16
-"""Of a word: those of 64 queries."""
 
 
 class State(NamedTuple):
@@ -49,24 +39,23 @@ class Step(NamedTuple):
     words: Value | None = None
     """[64, 4] of the query tile's pattern; None if all pairs are visible."""
     seeing: Value | None = None
-    """Bits of the octets of the query tile that see some of the warpgroup's keys; of all if None."""
+    """Bits of the octets of the query tile that see some of the warpgroup's keys; known with `words`."""
 
-    def half(self, frame: Frame) -> Value:
-        """Which half of the query tile it is, if steps are halves; else 0."""
-        queries = frame.config.queries
-        return self.first // queries % (TILE // queries)
+    def with_own_bits(self, frame: Frame) -> Step:
+        """The same, the bits of its queries being the first: a step may be half of a query tile."""
+        kb, queries = frame.kb, frame.config.queries
+        if queries == TILE or self.words is None or self.seeing is None:
+            return self
+        before = self.first // queries % (TILE // queries) * BITS_PER_HALF
+        words, seeing = (kb.shift_right_unsigned(bits, before) for bits in (self.words, self.seeing))
+        return self._replace(words=words, seeing=seeing & ((1 << BITS_PER_HALF) - 1))
 
 
 def start_scores(frame: Frame, part: int, number: Value) -> Product:
     """Starts the products of a warpgroup's keys with the queries of a step, when those have come."""
     place, phase = frame.place(number)
     frame.full[place].wait(phase)
-    return _multiply_queries(frame, part, place)
-
-
-def _multiply_queries(frame: Frame, part: int, place: Value) -> Product:
-    query = frame.rows(frame.query, place).transpose()
-    return frame.kb.warp_group_dot(frame.own_rows(frame.key, part), query, layout=frame.layouts.scores)
+    return Block(frame, part, place).scores()
 
 
 def advance(frame: Frame, part: int, state: State, step: Step) -> State:
@@ -82,13 +71,12 @@ def advance_masked(frame: Frame, part: int, state: State, step: Step) -> State:
     frame.full[place].wait(phase)
     with kb.if_else(step.visits.blind != 0) as some, some.then():
         clean_queries(frame, part, place)
+    step = step.with_own_bits(frame)
     assert step.seeing is not None
-    seeing = step.seeing
-    if frame.config.queries < TILE:
-        seeing = kb.shift_right_unsigned(seeing, step.half(frame) * BITS_PER_HALF) & ((1 << BITS_PER_HALF) - 1)
-    with kb.if_else(seeing != 0) as some:
+    compute = _computed if frame.config.queries == ROWS else _computed_by_halves
+    with kb.if_else(step.seeing != 0) as some:
         with some.then():
-            some.yield_(*_computed(frame, part, state, step))
+            some.yield_(*compute(frame, part, state, step))
         with some.otherwise():
             some.yield_(*_pass_by(frame, part, state, step))
     return State(*some.results)
@@ -97,39 +85,71 @@ def advance_masked(frame: Frame, part: int, state: State, step: Step) -> State:
 def _pass_by(frame: Frame, part: int, state: State, step: Step) -> State:
     """A step of which no query sees any of the warpgroup's keys: all that it does is its part for the other one."""
     kb, (place, _) = frame.kb, frame.place(state.number)
-    if frame.exchange is not None:
-        nothing = kb.zeros((ROWS, frame.config.queries), frame.element_type, frame.layouts.scores)
-        exchanged = _exchange(frame, part, frame.exchange, state.number, nothing)
-        kb.bar_sync(SLOPES_BARRIER, BOTH)
-        product = kb.warp_group_dot_wait(_multiply_keys(frame, part, exchanged))
+    if frame.exchange is None:
         frame.empty[place].arrive()
-        _add_to_queries(frame, part, product, step)
     else:
+        exchanged = frame.exchange.slopes[state.number % 2]
+        nothing = kb.zeros((ROWS, frame.config.queries), frame.element_type, frame.layouts.scores)
+        Block(frame, part, place).leave(nothing, exchanged)
+        kb.fence_async_shared()
+        kb.bar_sync(SLOPES_BARRIER, BOTH)
+        product = kb.warp_group_dot_wait(multiply_keys(frame, part, exchanged))
         frame.empty[place].arrive()
+        add_to_queries(frame, part, product, step.visits.head, step.first)
     return State(state.grad_key, state.grad_value, state.number + 1)
 
 
 def _computed(frame: Frame, part: int, state: State, step: Step) -> State:
     """The sums with a step's queries in them, which have come."""
     kb, (place, phase) = frame.kb, frame.place(state.number)
-    query, grad = frame.rows(frame.query, place), frame.rows(frame.grad, place)
-    scores = _multiply_queries(frame, part, place)
-    rises = kb.warp_group_dot(frame.own_rows(frame.value, part), grad.transpose(), layout=frame.layouts.scores)
-    weights = _weights(frame, kb.warp_group_dot_wait(scores, pending=1), place, step)
-    weight_operand = _operand(frame, _rounded(frame, weights))
+    block = Block(frame, part, place)
+    scores, rises = block.scores(), block.rises()
+    weights = block.weights(kb.warp_group_dot_wait(scores, pending=1), step.words)
+    weight_operand = block.operand(block.rounded(weights))
     if frame.config.hold_weights:
         frame.full[place].wait(phase)
-    delta = _numbers(frame, frame.delta, place)
-    slopes = _rounded(frame, weights * (kb.warp_group_dot_wait(rises) - delta))
+    slopes = block.slopes(weights, kb.warp_group_dot_wait(rises))
     if frame.exchange is None:
-        grad_value = kb.warp_group_dot(weight_operand, grad, state.grad_value)
-        return _finish(frame, state, place, grad_value, _operand(frame, slopes), query)
-    exchanged = _exchange(frame, part, frame.exchange, state.number, slopes)
-    grad_value = kb.warp_group_dot(weight_operand, grad, state.grad_value)
-    slope_operand = _operand(frame, slopes)
+        grad_value = kb.warp_group_dot(weight_operand, block.grad, state.grad_value)
+        return _finish(frame, state, place, grad_value, block.operand(slopes), block.query)
+    exchanged = frame.exchange.slopes[state.number % 2]
+    block.leave(slopes, exchanged)
+    kb.fence_async_shared()
+    grad_value = kb.warp_group_dot(weight_operand, block.grad, state.grad_value)
+    slope_operand = block.operand(slopes)
     kb.bar_sync(SLOPES_BARRIER, BOTH)
-    grad_query = _multiply_keys(frame, part, exchanged)
-    return _finish(frame, state, place, grad_value, slope_operand, query, (part, grad_query, step))
+    grad_query = multiply_keys(frame, part, exchanged)
+    return _finish(frame, state, place, grad_value, slope_operand, block.query, (part, grad_query, step))
+
+
+def _computed_by_halves(frame: Frame, part: int, state: State, step: Step) -> State:
+    """The same for 128 queries: weights of one half are computed while products of the other run."""
+    kb, (place, _) = frame.kb, frame.place(state.number)
+    first, second = (Block(frame, part, place, half) for half in range(2))
+    assert frame.exchange is not None
+    exchanged = frame.exchange.slopes[state.number % 2]
+    scores, rises, scores_behind = first.scores(), first.rises(), second.scores()
+    weights = first.weights(kb.warp_group_dot_wait(scores, pending=2), step.words)
+    operand = first.operand(first.rounded(weights))
+    grad_value = kb.warp_group_dot(operand, first.grad, state.grad_value)
+    slopes = first.slopes(weights, kb.warp_group_dot_wait(rises, pending=2))
+    first.leave(slopes, exchanged)
+    rises, first_slopes = second.rises(), first.operand(slopes)
+    weights = second.weights(kb.warp_group_dot_wait(scores_behind, pending=2), step.words)
+    operand = second.operand(second.rounded(weights))
+    grad_value = kb.warp_group_dot(operand, second.grad, grad_value)
+    slopes = second.slopes(weights, kb.warp_group_dot_wait(rises, pending=1))
+    second.leave(slopes, exchanged)
+    kb.fence_async_shared()
+    grad_key = kb.warp_group_dot(first_slopes, first.query, state.grad_key)
+    grad_key = kb.warp_group_dot(second.operand(slopes), second.query, grad_key)
+    kb.bar_sync(SLOPES_BARRIER, BOTH)
+    grad_query = multiply_keys(frame, part, exchanged)
+    value_sum = kb.warp_group_dot_wait(grad_value, pending=3)
+    key_sum = kb.warp_group_dot_wait(grad_key, pending=1)
+    add_to_queries(frame, part, kb.warp_group_dot_wait(grad_query), step.visits.head, step.first)
+    frame.empty[place].arrive()
+    return State(key_sum, value_sum, state.number + 1)
 
 
 def advance_ahead(frame: Frame, part: int, state: State, scores: Value, step: Step) -> tuple[State, Value]:
@@ -139,46 +159,28 @@ def advance_ahead(frame: Frame, part: int, state: State, scores: Value, step: St
     """
     kb, exchange, (place, phase) = frame.kb, frame.exchange, frame.place(state.number)
     assert exchange is not None
-    query, grad = frame.rows(frame.query, place), frame.rows(frame.grad, place)
-    rises = kb.warp_group_dot(frame.own_rows(frame.value, part), grad.transpose(), layout=frame.layouts.scores)
-    weights = _weights(frame, scores, place, step)
-    weight_operand = _operand(frame, _rounded(frame, weights))
-    grad_value = kb.warp_group_dot(weight_operand, grad, state.grad_value)
+    block = Block(frame, part, place)
+    rises = block.rises()
+    weights = block.weights(scores, None)
+    weight_operand = block.operand(block.rounded(weights))
+    grad_value = kb.warp_group_dot(weight_operand, block.grad, state.grad_value)
     if frame.config.hold_weights:
         frame.full[place].wait(phase)
-    delta = _numbers(frame, frame.delta, place)
-    slopes = _rounded(frame, weights * (kb.warp_group_dot_wait(rises, pending=1) - delta))
-    exchanged = _exchange(frame, part, exchange, state.number, slopes)
-    slope_operand = _operand(frame, slopes)
+    slopes = block.slopes(weights, kb.warp_group_dot_wait(rises, pending=1))
+    exchanged = exchange.slopes[state.number % 2]
+    block.leave(slopes, exchanged)
+    kb.fence_async_shared()
+    slope_operand = block.operand(slopes)
     kb.bar_sync(SLOPES_BARRIER, BOTH)
-    grad_query = _multiply_keys(frame, part, exchanged)
-    grad_key = kb.warp_group_dot(slope_operand, query, state.grad_key)
+    grad_query = multiply_keys(frame, part, exchanged)
+    grad_key = kb.warp_group_dot(slope_operand, block.query, state.grad_key)
     value_sum = kb.warp_group_dot_wait(grad_value, pending=2)
     following = start_scores(frame, part, state.number + 1)
-    _add_to_queries(frame, part, kb.warp_group_dot_wait(grad_query, pending=2), step)
+    product = kb.warp_group_dot_wait(grad_query, pending=2)
+    add_to_queries(frame, part, product, step.visits.head, step.first)
     key_sum = kb.warp_group_dot_wait(grad_key, pending=1)
     frame.empty[place].arrive()
     return State(key_sum, value_sum, state.number + 1), kb.warp_group_dot_wait(following)
-
-
-def _exchange(frame: Frame, part: int, exchange: Exchange, number: Value, slopes: Value) -> Buffer:
-    """Stores a warpgroup's slopes where the other one reads them, once both have come to the barrier."""
-    exchanged = exchange.slopes[number % 2]
-    exchanged.part((part * ROWS, 0), (ROWS, frame.config.queries)).store(slopes)
-    frame.kb.fence_async_shared()
-    return exchanged
-
-
-def _weights(frame: Frame, scores: Value, place: Value, step: Step) -> Value:
-    """Of the pairs of a step, 0 where they are not visible; the scale may be of any sign."""
-    kb, queries = frame.kb, frame.config.queries
-    exponents = scores * (kb.arg("scale") * LOG2_E) - _numbers(frame, frame.shift, place)
-    if step.words is not None:
-        words = step.words
-        if queries < TILE:
-            words = kb.shift_right_unsigned(words, step.half(frame) * BITS_PER_HALF)
-        exponents = kb.where(visible(kb, words, frame.layouts.scores, queries), exponents, -math.inf)
-    return kb.exp2(exponents)
 
 
 def _finish(
@@ -196,51 +198,7 @@ def _finish(
     grad_key = kb.warp_group_dot(slopes, query, state.grad_key)
     if sums is not None:
         part, product, step = sums
-        _add_to_queries(frame, part, kb.warp_group_dot_wait(product, pending=1), step)
+        add_to_queries(frame, part, kb.warp_group_dot_wait(product, pending=1), step.visits.head, step.first)
     key_sum = kb.warp_group_dot_wait(grad_key)
     frame.empty[place].arrive()
     return State(key_sum, value_sum, state.number + 1)
-
-
-def _multiply_keys(frame: Frame, part: int, slopes: Buffer) -> Product:
-    """Starts a warpgroup's part of slopes times keys: half of the columns, or half of the queries if D is 64."""
-    keys = frame.key.buffer.reshape(TILE, frame.head_dim)
-    if frame.config.queries == ROWS:
-        return frame.kb.warp_group_dot(slopes.transpose(), keys.part((0, part * SIDE), (TILE, SIDE)))
-    return frame.kb.warp_group_dot(slopes.part((0, part * ROWS), (TILE, ROWS)).transpose(), keys)
-
-
-def _add_to_queries(frame: Frame, part: int, product: Value, step: Step) -> None:
-    """Adds a warpgroup's part [64, 64] to the sum in memory, atomically."""
-    kb, exchange = frame.kb, frame.exchange
-    assert exchange is not None
-    buffer = exchange.part[part]
-    kb.store_wait()
-    in_order = MemDescType.of(BY_THREAD, f32, SwizzledSharedLayout.of((2, 1, 0)))
-    buffer.reinterpret(in_order).store(_by_thread(kb, product))
-    kb.fence_async_shared()
-    # A step is one block of rows and two of columns, or the other way round.
-    row_blocks = kb.ceil_div(kb.arg("queries"), TILE) * (TILE // SIDE)
-    block = (step.visits.head * row_blocks + step.first // SIDE) * (frame.head_dim // SIDE) + part
-    exchange.sum_map.reduce("add", [block * (WORDS // LINE), 0], buffer)
-
-
-def _by_thread(kb: GpuKernelBuilder, product: Value) -> Value:
-    """An accumulator [64, 64] as numbers [8, 128, 4]: of each thread of the warpgroup, four at once; nothing moves."""
-    warp, below, row, octet, lane, column = range(6)
-    parts = kb.reshape(product, (4, 2, 8, 8, 4, 2))
-    return kb.reshape(kb.trans(parts, (octet, warp, row, lane, below, column)), BY_THREAD)
-
-
-def _numbers(frame: Frame, source: Numbers, place: Value) -> Value:
-    """[1, queries]."""
-    return frame.numbers(source, place).load(frame.layouts.columns)[None, :]
-
-
-def _rounded(frame: Frame, x: Value) -> Value:
-    kb = frame.kb
-    return kb.round_in_place(x, frame.element_type) if frame.config.pin_rounding else kb.cast(x, frame.element_type)
-
-
-def _operand(frame: Frame, x: Value) -> Value:
-    return frame.kb.convert_layout(x, dot_operand(frame.layouts.sums))

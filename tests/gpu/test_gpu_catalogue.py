@@ -29,7 +29,8 @@ def test_descriptor_is_that_of_the_predicate(name: str) -> None:
     for queries, keys in SIZES:
         visible = torch.from_numpy(np.array(full_shape(CATALOGUE[name].visible(queries, keys))))
         compiled = compile(CATALOGUE[name].make(queries, keys))
-        check_against_dense(compiled.descriptor(queries, keys, device="cuda"), visible)
+        descriptor = compiled.descriptor(queries, keys, device="cuda")
+        check_against_dense(descriptor, visible.expand(*descriptor.layout.batch_shape, queries, keys))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
