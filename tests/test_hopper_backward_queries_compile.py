@@ -36,7 +36,7 @@ def test_kernel(head_dim: int, dtype: torch.dtype, tmp_path: Path) -> None:
     assert binary.shared_bytes <= config.shared_bytes(head_dim) <= SHARED_MEMORY
     # Two warpgroups, and one that holds the producer.
     assert binary.threads == 384
-    assert binary.format == "=" + "128s" * 5 + "Q" * 5 + "i" * 9 + "f" + "Q" * len(binary.scratch)
+    assert binary.format == "=" + "128s" * 5 + "Q" * 6 + "i" * 9 + "f" + "Q" * len(binary.scratch)
     code = machine_code(binary.cubin, tmp_path)
     assert any("UTMALDG.4D" in line for line in code)
     assert any("UTMASTG.4D" in line for line in code)

@@ -36,7 +36,7 @@ def backward(
     gradient = problem.q.new_full(problem.q.shape, torch.nan)
     shift, delta = rows_of(problem)
     maps = map(storage, (problem.q, problem.k, problem.v, problem.grad, gradient))
-    sections = (descriptor.order, descriptor.visits, descriptor.patterns)
+    sections = (descriptor.order, descriptor.visits, descriptor.patterns, descriptor.columns)
     values: list[Any] = [
         *map(TensorMap, maps),
         *(shift.reshape(-1), delta.reshape(-1)),
@@ -160,6 +160,8 @@ def test_all_synchronization_is_needed() -> None:
     kernel = kernel_of(128, torch.float16, config)
     # Unseen keys in two partial tiles, and two full ones behind them: more steps of both kinds than buffers.
     some = cm.where(lambda q, kv: (kv % 9 != 3) & (kv < 250 + q % 2))
+    # Steps of which one warpgroup sees nothing: the first one in the second, the second one in the third.
+    some &= cm.where(lambda q, kv: (kv // 64 != 1) | (q >= 64)) & cm.where(lambda q, kv: (kv // 64 != 2) | (q < 64))
     problem = Problem(some | cm.full().place((0, 128), (256, 512)), 128, 512, head_dim=128, dtype=torch.float16)
     problem.poison()
     expected = problem.expected()[0]
@@ -178,4 +180,5 @@ def test_all_synchronization_is_needed() -> None:
 
     count = len(synchronization(kernel))
     assert count > 20
-    assert sum(not is_found(number) for number in range(count)) <= SPARE
+    spare = [number for number in range(count) if not is_found(number)]
+    assert len(spare) <= SPARE, [f"{number}: {synchronization(kernel)[number].name}" for number in spare]

@@ -12,6 +12,7 @@ import torch
 from compilemask.errors import TargetError
 from compilemask.lowering.descriptor_layout import Layout
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries import HopperQueriesConfig, emit_backward_queries
+from compilemask.lowering.tiling_to_ttg.attention_backward_queries_frame import SECTIONS
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, kernel_head_dim
 from compilemask.runtime import disk_cache
 from compilemask.runtime.attention_cuda import ELEMENTS, WORD
@@ -78,7 +79,7 @@ def _plan(
         kernel=_kernel(kernel_head_dim(head_dim) or head_dim, dtype, config, device.index),
         grid=(layout.query_tiles * batch * heads, 1, 1),
         maps=tuple(TensorMaps(*form, dtype, size) for form, size in zip(forms, rows, strict=True)),
-        sections=(WORD * layout.order, WORD * layout.visits, WORD * layout.patterns),
+        sections=tuple(WORD * getattr(layout, name) for name in SECTIONS),
         numbers=numbers,
         device=device,
     )

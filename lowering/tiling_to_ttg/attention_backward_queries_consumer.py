@@ -11,6 +11,7 @@ from typing import NamedTuple
 from xdsl.dialects.builtin import f32, i32
 
 from compilemask.lowering.tiling_to_tt.builder import Value
+from compilemask.lowering.tiling_to_ttg.attention_backward_block import BITS_PER_HALF
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries_cleaning import clean_keys
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries_frame import (
     Frame,
@@ -19,7 +20,6 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_queries_frame import 
     numbers_of,
     own_tile,
 )
-from compilemask.lowering.tiling_to_ttg.attention_backward_step import BITS_PER_HALF
 from compilemask.lowering.tiling_to_ttg.attention_bits import visible
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_softmax import LOG2_E
@@ -43,11 +43,23 @@ class Rows(NamedTuple):
 
 
 class Masking(NamedTuple):
-    """Of a step of a partial tile: its pattern, the words [64, 4] of it, and the step's first key in the sequence."""
+    """Of a step of a partial tile: its pattern, what was fetched of it, and the step's first key in the sequence."""
 
     pattern: Value
     words: Value
+    """[64, 4]."""
+    seen: Value
+    """Bits of the octets of the tile's keys that some of the warpgroup's queries see."""
     first: Value
+
+    def with_own_bits(self, frame: Frame) -> Masking:
+        """The same, the bits of the step's keys being the first: a step may be half of a tile."""
+        kb, keys = frame.kb, frame.config.keys
+        if keys == TILE:
+            return self
+        before = self.first // keys % (TILE // keys) * BITS_PER_HALF
+        words, seen = (kb.shift_right_unsigned(bits, before) for bits in (self.words, self.seen))
+        return self._replace(words=words, seen=seen & ((1 << BITS_PER_HALF) - 1))
 
 
 def run_consumer(frame: Frame, part: int) -> None:
@@ -68,16 +80,17 @@ def _masked_visits(frame: Frame, rows: Rows, state: State) -> State:
     """Visits the partial tiles. What a visit needs is fetched two ahead."""
     kb, tile, patterns = frame.kb, rows.tile, Patterns(frame, rows.part)
     first = tile.pair(frame, 0)
-    carried = [*state, patterns.words(_pattern(frame, tile, 0, first)), *first, *tile.pair(frame, 1)]
+    carried = [*state, *patterns.fetched(_pattern(frame, tile, 0, first)), *first, *tile.pair(frame, 1)]
     with kb.for_loop(0, tile.n_partial, 1, carried) as each:
-        words, own, following = each.carried[2], each.carried[3:5], each.carried[5:]
-        ahead = patterns.words(_pattern(frame, tile, each.index + 1, (following[0], following[1])))
+        words, seen, *own = each.carried[2:6]
+        following = each.carried[6:]
+        ahead = patterns.fetched(_pattern(frame, tile, each.index + 1, (following[0], following[1])))
         after = tile.pair(frame, each.index + 2)
         begin, end = tile.span(frame, each.index, (own[0], own[1]))
         with kb.for_loop(begin, end, frame.config.keys, each.carried[:2]) as steps:
-            masking = Masking(own[1], words, steps.index)
-            steps.yield_(*_advance(frame, rows, State(*steps.carried), masking))
-        each.yield_(*steps.results, ahead, *following, *after)
+            masking = Masking(own[1], words, seen, steps.index)
+            steps.yield_(*_advance_masked(frame, rows, State(*steps.carried), masking))
+        each.yield_(*steps.results, *ahead, *following, *after)
     return State(*each.results[:2])
 
 
@@ -92,25 +105,45 @@ def _full_visits(frame: Frame, rows: Rows, state: State) -> State:
     with kb.for_loop(tile.n_partial, tile.n_partial + tile.n_runs, 1, state) as each:
         begin, end = tile.span(frame, each.index, tile.pair(frame, each.index))
         with kb.for_loop(begin, end, frame.config.keys, each.carried) as steps:
-            steps.yield_(*_advance(frame, rows, State(*steps.carried), None))
+            steps.yield_(*_advance(frame, rows, State(*steps.carried)))
         each.yield_(*steps.results)
     return State(*each.results)
 
 
-def _advance(frame: Frame, rows: Rows, state: State, masking: Masking | None) -> State:
-    """The sum with a step's keys in it."""
-    kb, (place, phase), layout = frame.kb, frame.place(state.number), frame.layouts.scores
-    key, value = (frame.step_rows(source, place) for source in (frame.key, frame.value))
+def _advance(frame: Frame, rows: Rows, state: State) -> State:
+    """The sum with a step's keys in it, if all pairs are visible."""
+    place, phase = frame.place(state.number)
     frame.full[place].wait(phase)
-    if masking is not None:
-        with kb.if_else(rows.tile.unseen != 0) as some, some.then():
-            clean_keys(frame, rows.part, rows.tile, key, masking.pattern, masking.first)
+    return _computed(frame, rows, state)
+
+
+def _advance_masked(frame: Frame, rows: Rows, state: State, masking: Masking) -> State:
+    """The same if some queries may not see some of the keys; nothing is computed if none sees any."""
+    kb, (place, phase) = frame.kb, frame.place(state.number)
+    frame.full[place].wait(phase)
+    with kb.if_else(rows.tile.unseen != 0) as some, some.then():
+        key = frame.step_rows(frame.key, place)
+        clean_keys(frame, rows.part, rows.tile, key, masking.pattern, masking.first)
+    masking = masking.with_own_bits(frame)
+    with kb.if_else(masking.seen != 0) as some:
+        with some.then():
+            some.yield_(*_computed(frame, rows, state, masking.words))
+        with some.otherwise():
+            frame.empty[place].arrive()
+            some.yield_(state.total, state.number + 1)
+    return State(*some.results)
+
+
+def _computed(frame: Frame, rows: Rows, state: State, words: Value | None = None) -> State:
+    """The sum with a step's keys in it, which have come; `words` [64, 4] say which pairs are visible, all if None."""
+    kb, (place, _), layout = frame.kb, frame.place(state.number), frame.layouts.scores
+    key, value = (frame.step_rows(source, place) for source in (frame.key, frame.value))
     scores = kb.warp_group_dot(frame.own_rows(frame.query, rows.part), key.transpose(), layout=layout)
     rises = kb.warp_group_dot(frame.own_rows(frame.grad, rows.part), value.transpose(), layout=layout)
     weights = kb.exp2(kb.warp_group_dot_wait(scores, pending=1) * (kb.arg("scale") * LOG2_E) - rows.shift)
     slopes = weights * (kb.warp_group_dot_wait(rises) - rows.delta)
-    if masking is not None:
-        slopes = kb.where(_visible(frame, masking), slopes, 0.0)
+    if words is not None:
+        slopes = kb.where(visible(kb, words, layout, frame.config.keys), slopes, 0.0)
     slopes = (
         kb.round_in_place(slopes, frame.element_type)
         if frame.config.pin_rounding
@@ -120,11 +153,3 @@ def _advance(frame: Frame, rows: Rows, state: State, masking: Masking | None) ->
     total = kb.warp_group_dot_wait(product)
     frame.empty[place].arrive()
     return State(total, state.number + 1)
-
-
-def _visible(frame: Frame, masking: Masking) -> Value:
-    """[64, keys] i1: the pairs of a step that are visible."""
-    kb, keys, words = frame.kb, frame.config.keys, masking.words
-    if keys < TILE:
-        words = kb.shift_right_unsigned(words, (masking.first // keys) % (TILE // keys) * BITS_PER_HALF)
-    return visible(kb, words, frame.layouts.scores, keys)

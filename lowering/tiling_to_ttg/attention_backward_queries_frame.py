@@ -26,7 +26,7 @@ from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers,
 
 TENSOR_MAPS = ("q", "k", "v", "grad", "grad_q")
 NUMBERS = ("shift", "delta")
-SECTIONS = ("order", "visits", "patterns")
+SECTIONS = ("order", "visits", "patterns", "columns")
 SIZES = (
     "heads",
     "group",
@@ -210,8 +210,14 @@ class Patterns:
         kb, layout = frame.kb, lanes_of(frame.layouts.scores, frame.config.keys)
         row = kb.arange(0, ROWS, slice_of(layout, 1))[:, None] + part * ROWS
         lane = kb.arange(0, PATTERN_WORDS, slice_of(layout, 0))[None, :]
-        self.kb, self.addresses = kb, kb.arg("patterns") + (row * PATTERN_WORDS + lane)
+        self.kb, self.part, self.addresses = kb, part, kb.arg("patterns") + (row * PATTERN_WORDS + lane)
 
-    def words(self, pattern: Value) -> Value:
-        """[64, 4] of a pattern; of the first one for visits that have none."""
-        return self.kb.load(self.addresses + pattern * (TILE * PATTERN_WORDS))
+    def fetched(self, pattern: Value) -> tuple[Value, Value]:
+        """The words [64, 4] of a pattern, and bits of the octets of keys that some of the rows see.
+
+        Of the first pattern for visits that have none.
+        """
+        columns = self.kb.arg("columns") + (pattern * CONSUMERS + self.part) * PATTERN_WORDS
+        seen = [self.kb.load(columns + word) for word in range(PATTERN_WORDS)]
+        words = self.kb.load(self.addresses + pattern * (TILE * PATTERN_WORDS))
+        return words, seen[0] | seen[1] | seen[2] | seen[3]
