@@ -47,7 +47,8 @@ def launch_in_order(
 def empty(shape: _Sizes, stride: _Sizes, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A tensor in new memory of a CUDA device."""
     if torch._C._cuda_getDevice() == device.index:
-        return _guards._empty_strided_cuda(shape, stride, dtype)
+        # It takes tuples alone, not even a torch.Size.
+        return _guards._empty_strided_cuda(tuple(shape), tuple(stride), dtype)
     return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
