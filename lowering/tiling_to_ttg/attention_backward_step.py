@@ -73,7 +73,8 @@ def advance_masked(frame: Frame, part: int, state: State, step: Step) -> State:
         clean_queries(frame, part, place)
     step = step.with_own_bits(frame)
     assert step.seeing is not None
-    compute = _computed if frame.config.queries == ROWS else _computed_by_halves
+    in_halves = frame.config.sums_queries and frame.config.queries > ROWS
+    compute = _computed_by_halves if in_halves else _computed
     with kb.if_else(step.seeing != 0) as some:
         with some.then():
             some.yield_(*compute(frame, part, state, step))
