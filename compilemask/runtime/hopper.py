@@ -47,16 +47,20 @@ def attention_gpu(
     descriptor: Descriptor,
     scale: float,
     scoring: Scoring = UNMODIFIED,
+    kind: Kind | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """out [B, Hq, Sq, D] in the input type and lse [B, Hq, Sq] in float32. Does not wait. Takes checked arguments."""
+    """out [B, Hq, Sq, D] in the input type and lse [B, Hq, Sq] in float32. Does not wait. Takes checked arguments.
+
+    `kind` is that of the inputs, if it is known already.
+    """
     if scale < 0:
         # The kernels take the largest product of a row for its largest score.
-        query, scale = -query, -scale
+        query, scale, kind = -query, -scale, None
     split = split_for(query, key, descriptor.layout, scoring, _processors(query.device))
     if split is not None:
         return attention_split(query, key, value, descriptor, scale, scoring, split)
     if is_aligned(query, key, value):
-        plan = _chosen_plan(*kind_of(query, key, value), descriptor.layout, scoring.text)
+        plan = _chosen_plan(*(kind or kind_of(query, key, value)), descriptor.layout, scoring.text)
         if plan is not None:
             return _attention(plan, query, key, value, descriptor, scale, scoring)
     if descriptor.layout.patches is not None:
@@ -64,14 +68,14 @@ def attention_gpu(
     return attention_cuda(query, key, value, descriptor, scale, scoring)
 
 
-def best_rows(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int | None:
+def best_rows(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kind: Kind | None = None) -> int | None:
     """R of the descriptor that attention of these, on a GPU, asks for; None for that of every kernel."""
     batch, heads, queries, head_dim = query.shape
     if split_of(batch, heads, key.shape[1], queries, key.shape[2], _processors(query.device)) is not None:
         return None
     if head_dim > LARGEST_HIGH_DIM and not _has_few_tiles(batch * heads, queries, query.device):
         return None
-    return _best_rows(kind_of(query, key, value)) if is_aligned(query, key, value) else None
+    return _best_rows(kind or kind_of(query, key, value)) if is_aligned(query, key, value) else None
 
 
 def takes_patches(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, patches: Patches) -> bool:

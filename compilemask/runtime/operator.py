@@ -21,7 +21,7 @@ from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.descriptor_operator import descriptor_tensors
 from compilemask.runtime.direct import is_direct
 from compilemask.runtime.direct_gradient import attention_with_gradient
-from compilemask.runtime.hopper import attention_gpu, best_rows, takes_patches
+from compilemask.runtime.hopper import Kind, attention_gpu, best_rows, kind_of, takes_patches
 from compilemask.runtime.scoring import Scoring
 from compilemask.runtime.validate import (
     Problem,
@@ -115,19 +115,30 @@ def _descriptor(tensors: Sequence[torch.Tensor], q: torch.Tensor, k: torch.Tenso
 
 
 def descriptor_for(
-    mask: Mask | Compiled, problem: Problem, inputs: _Inputs, with_gradient: bool, is_scored: bool
+    mask: Mask | Compiled,
+    problem: Problem,
+    inputs: _Inputs,
+    with_gradient: bool,
+    is_scored: bool,
+    kind: Kind | None = None,
 ) -> Descriptor:
-    """The mask's descriptor, once the mask is known to fit, in the tiles that the kernel for these inputs takes."""
+    """The mask's descriptor, once the mask is known to fit, in the tiles that the kernel for these inputs takes.
+
+    `kind` is that of inputs on a GPU, if it is known already.
+    """
     compiled, device = compile(mask), inputs[0].device
     check_mask_shape(compiled.batch_shape, problem.batch, problem.query_heads)
-    # Only tensors of PyTorch's own have addresses, on which the choice of a kernel depends.
-    is_plain = all(type(x) is torch.Tensor for x in inputs) and not torch._C._are_functorch_transforms_active()
-    has_choice = device.type == "cuda" and is_plain and not is_scored
+    has_choice = kind is not None or (device.type == "cuda" and _is_plain(inputs) and not is_scored)
     patches = _patches_for(compiled, problem, inputs) if has_choice else None
     if with_gradient:
         return compiled.descriptor(problem.queries, problem.keys, device, gradient=True, patches=patches)
-    rows = best_rows(*inputs) if has_choice and patches is None else None
+    rows = best_rows(*inputs, kind) if has_choice and patches is None else None
     return compiled.descriptor_on(device, problem.queries, problem.keys, rows, patches)
+
+
+def _is_plain(inputs: _Inputs) -> bool:
+    """Whether these are PyTorch's own tensors: they alone have addresses, on which the choice of a kernel depends."""
+    return all(type(x) is torch.Tensor for x in inputs) and not torch._C._are_functorch_transforms_active()
 
 
 def _patches_for(compiled: Compiled, problem: Problem, inputs: _Inputs) -> Patches | None:
@@ -145,17 +156,19 @@ def _directly(
     problem = known_problem(q, k, v)
     scale = check_scale(scale, problem.head_dim)
     with_gradient = (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled()
+    kind = None if with_gradient or q.device.type == "cpu" else kind_of(q, k, v)
     if isinstance(mask, Descriptor):
         if with_gradient:
             check_transposed(mask)
         check_descriptor(mask.layout, mask.device, problem, q.device)
         descriptor = mask
     else:
-        descriptor = descriptor_for(mask, problem, (q, k, v), with_gradient, is_scored=False)
+        descriptor = descriptor_for(mask, problem, (q, k, v), with_gradient, False, kind)
     if with_gradient:
         return attention_with_gradient(q, k, v, descriptor, scale)
-    backend = attention_cpu if q.device.type == "cpu" else attention_gpu
-    return backend(q, k, v, descriptor, scale)
+    if kind is None:
+        return attention_cpu(q, k, v, descriptor, scale)
+    return attention_gpu(q, k, v, descriptor, scale, kind=kind)
 
 
 def _tensors_for(
