@@ -293,6 +293,40 @@ def shuffled(b: Any, h: Any, q: Any, kv: Any) -> Any:
     return q - kv < random.randint(1, 100)
 
 
+def assigned_inside(b: Any, h: Any, q: Any, kv: Any) -> Any:
+    """Counts its calls in a function of its own."""
+
+    def count() -> Any:
+        global COUNTER
+        COUNTER += 2
+        return q
+
+    return count() >= kv
+
+
+def written_inside(b: Any, h: Any, q: Any, kv: Any) -> Any:
+    """Writes to a tensor in a function of its own."""
+
+    def write() -> Any:
+        WRITTEN[2] = 6
+        return q
+
+    return write() >= kv
+
+
+def kept_inside(b: Any, h: Any, q: Any, kv: Any) -> Any:
+    """Changes only what it made itself."""
+    rows, last = [], kv
+
+    def keep() -> Any:
+        nonlocal last
+        last = q
+        rows.append(q)
+        return rows[0]
+
+    return (keep() >= kv) & (last >= kv)
+
+
 class Counting:
     """Counts its calls in a field."""
 
@@ -328,6 +362,11 @@ BAD: dict[str, tuple[MaskMod, str]] = {
     "assigned": (assigned, "assigns to COUNTER, a variable outside"),
     "appended": (lambda b, h, q, kv: LOG.append(q) or q >= kv, "changes LOG, which lies outside"),
     "written": (written, "changes WRITTEN, which lies outside"),
+    "assigned inside": (assigned_inside, "assigns to COUNTER, a variable outside"),
+    "written inside": (written_inside, "changes WRITTEN, which lies outside"),
+    "appended in a lambda": (lambda b, h, q, kv: (lambda: LOG.append(q) or q)() >= kv, "changes LOG, which lies"),
+    "appended in a list": (lambda b, h, q, kv: [LOG.append(i) for i in (1, 2)] and q >= kv, "changes LOG, which lies"),
+    "field inside": (lambda b, h, q, kv: (lambda: counted(b, h, q, kv))(), "changes SETTINGS, which lies outside"),
     "field": (counted, "changes SETTINGS, which lies outside"),
     "class": (counted_in_a_class, "changes Settings, which lies outside"),
     "part of a class": (lambda b, h, q, kv: Settings.seen.append(1) or q >= kv, "changes Settings"),
@@ -356,13 +395,19 @@ def test_errors(name: str) -> None:
         cm.from_mask_mod(mask_mod)
 
 
-@pytest.mark.parametrize("name", ["while", "assigned", "written", "in place"])
+def test_what_a_function_keeps_for_itself_is_no_side_effect() -> None:
+    assert torch.equal(cm.from_mask_mod(kept_inside).dense(9, 9), cm.causal().dense(9, 9))
+
+
+@pytest.mark.parametrize("name", ["while", "assigned", "written", "in place", "assigned inside", "written inside"])
 def test_errors_name_the_line(name: str) -> None:
     line = {
         "while": "while kv > 8:",
         "assigned": "COUNTER += 1",
         "written": "WRITTEN[1] = 5",
         "in place": "seen.logical_and_(kv > 3)",
+        "assigned inside": "COUNTER += 2",
+        "written inside": "WRITTEN[2] = 6",
     }[name]
     with pytest.raises(cm.MaskError, match=r"test_from_mask_mod.py:\d+: " + re.escape(line)):
         cm.from_mask_mod(BAD[name][0])

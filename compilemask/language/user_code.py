@@ -87,7 +87,8 @@ def captured(value: Any) -> list[tuple[str, Any]]:
     if function is not None:
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         found += [(name, cell.cell_contents) for name, cell in cells if _is_filled(cell)]
-        found += [(name, function.__globals__.get(name)) for name in function.__code__.co_names]
+        mentioned = [name for code in _codes(function.__code__) for name in code.co_names]
+        found += [(name, function.__globals__.get(name)) for name in mentioned]
         found += [("table", item) for item in function.__defaults__ or ()]
     if hasattr(value, "func"):
         found += [("table", item) for item in value.args] + list(value.keywords.items())
@@ -210,21 +211,32 @@ def _contents(item: Any) -> object:
     return [id(part) for pair in fields.items() for part in pair]
 
 
+def _codes(code: CodeType | None) -> Iterator[CodeType]:
+    """A function's code and that of the functions, lambdas and comprehensions written in it."""
+    if code is not None:
+        yield code
+        for part in code.co_consts:
+            if isinstance(part, CodeType):
+                yield from _codes(part)
+
+
 def _outer_assignments(owner: Any) -> Iterator[tuple[str, int | None]]:
-    code = code_of(owner)
-    line: int | None = None
-    for step in dis.get_instructions(code) if code is not None else ():
-        line = step.positions.lineno if step.positions is not None else line
-        nonlocal_ = step.opname == "STORE_DEREF" and code is not None and step.argval in code.co_freevars
-        if step.opname == "STORE_GLOBAL" or nonlocal_:
-            yield step.argval, line
+    outer = code_of(owner)
+    for code in _codes(outer):
+        line: int | None = None
+        for step in dis.get_instructions(code):
+            line = step.positions.lineno if step.positions is not None else line
+            # A nested function may assign to variables of the functions around it, up to the outermost.
+            is_outer = outer is not None and step.argval in code.co_freevars and step.argval in outer.co_freevars
+            if step.opname == "STORE_GLOBAL" or (step.opname == "STORE_DEREF" and is_outer):
+                yield step.argval, line
 
 
 def _mention(owner: Any, name: str) -> int | None:
-    code = code_of(owner)
-    for step in dis.get_instructions(code) if code is not None else ():
-        if step.argval == name and step.positions is not None:
-            return step.positions.lineno
+    for code in _codes(code_of(owner)):
+        for step in dis.get_instructions(code):
+            if step.argval == name and step.positions is not None:
+                return step.positions.lineno
     return None
 
 
