@@ -13,13 +13,17 @@ from typing import Any
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 OURS = "compilemask"
-PEERS = ("fa4", "cudnn", "flex-fa4", "flex-triton")
+PEERS = ("fa4", "cudnn", "flex-fa4", "flex-fa4-patches", "flex-triton", "compilemask-deterministic")
 DECODING_PEERS = ("compilemask-unsplit", "flex-triton", "sdpa")
 MASKS = {
     "causal": "causal",
     "hstu": "HSTU",
     "rm": "shared prompt",
     "clear": "CLEAR, r = 16",
+    "clear8": "CLEAR, r = 8",
+    "clear32": "CLEAR, r = 32",
+    "natten2d": "NATTEN 2-D, 13 x 13",
+    "natten3d": "NATTEN 3-D, 5 x 9 x 9",
     "window": "window 1024",
     "documents": "8 causal documents",
 }
@@ -31,6 +35,19 @@ graph (a plain call where a graph cannot be captured) behind an overwritten L2 c
 long the peer takes: above 1, this project is faster. TFLOP/s count visible pairs only. `fa4` is FlashAttention 4
 alone and `cudnn` is cuDNN's attention, both for causal masks only; `flex-fa4` and `flex-triton` are FlexAttention's
 backends.
+"""
+BACKWARD = """\
+All gradients, from the saved output on; plain calls, as peers cannot be captured. `compilemask-deterministic` is this
+project under `torch.use_deterministic_algorithms(True)`: its factor is what equal runs cost. CLEAR lies in raster order
+and its tiles are rows of tokens; tiles that are patches of the image are below.
+"""
+TRAINING = """\
+A step of training on the host's clock: offsets of a prompt and answers that are new in each step, the mask for them,
+the forward and the backward pass. Nothing is compiled after the first step.
+"""
+PATCHES = """\
+Images in raster order, those of CLEAR behind 512 tokens of text, in tiles that are patches of them. `flex-fa4` is
+FlexAttention on the same tokens, `flex-fa4-patches` on tokens that were put in the order of patches before.
 """
 DECODING = """\
 `causal` are the last rows of a full cache of keys, `cached` those of a cache that is three quarters full, as only the
@@ -121,13 +138,26 @@ def _header(results: dict[str, Any]) -> str:
     return f"{head['gpu']}, {head['date']}: torch {head['torch']}, Triton {head['triton']}.\n"
 
 
+def _section(title: str, text: str, kind: str, passes: dict[str, str]) -> list[str]:
+    """A section of the page on a kind of results, if there are any: a table for each pass, under its heading if any."""
+    path = newest(kind)
+    if path is None:
+        return []
+    results = json.loads(path.read_text())
+    parts = [f"## {title}\n", _header(results), *([text] if text else [])]
+    for name, heading in passes.items():
+        parts += [*([f"### {heading}\n"] if heading else []), _compared(results["records"], name)]
+    return parts
+
+
 def page() -> str:
     """The page's text."""
     parts = [INTRODUCTION]
-    if (path := newest("forward")) is not None:
-        results = json.loads(path.read_text())
-        parts += ["## Forward, bf16, 16 heads\n", _header(results), _compared(results["records"], "fwd")]
-        parts += ["### With the mask built anew in each step\n", _compared(results["records"], "fwd+mask")]
+    rebuilt = "With the mask built anew in each step"
+    parts += _section("Forward, bf16, 16 heads", "", "forward", {"fwd": "", "fwd+mask": rebuilt})
+    parts += _section("Backward, bf16, 16 heads", BACKWARD, "backward", {"bwd": ""})
+    parts += _section("Training steps with new lengths", TRAINING, "training", {"training": ""})
+    parts += _section("Patches of an image", PATCHES, "patches", {"fwd": "Forward", "bwd": "Backward"})
     if (path := newest("decode")) is not None:
         results = json.loads(path.read_text())
         parts += ["## Decoding\n", _header(results), f"{DECODING}\n", _decoding(results["records"])]
