@@ -256,29 +256,36 @@ class _Build:
         """Write the pattern of a tile, and its class if that was open."""
         fb = self.fb
         with self._room(pattern, self.sizes["pattern_capacity"]):
-            none = [fb.constant(0, I32)] * PATTERN_ROW_WORDS
-            for group in range(ceil_div(self.source.rows, COLUMN_ROWS)):
-                self._store_words(self._columns(pattern, group), none)
-            nothing = [self.number(0), *none]
-            with self._rows_of(tile, nothing) as (row, q, carried):
-                words = row.words(key_tile * KEYS)
-                inside = q - tile.first_row
-                number = pattern * self.source.rows + inside
-                self._store_words(self.sizes["patterns"] + number * PATTERN_ROW_WORDS, words)
-                for word in words:
-                    carried[0] = carried[0] + fb.extend(fb.ones(word))
-                is_first = fb.compare("eq", inside & (COLUMN_ROWS - 1), 0)
-                seen = [fb.select(is_first, word, old | word) for old, word in zip(carried[1:], words, strict=True)]
-                self._store_words(self._columns(pattern, inside >> GROUP_BITS), seen)
-                carried[1:] = seen
-            pairs = carried[0]
+            groups = fb.constant(ceil_div(self.source.rows, COLUMN_ROWS))
+            with fb.for_loop(fb.constant(0), groups, 1, [self.number(0)]) as each_group:
+                group = fb.integer(each_group.index, I64)
+                pairs, columns = self._write_rows(tile, group, key_tile, pattern)
+                self._store_words(self._columns(pattern, group), columns)
+                each_group.yield_(each_group.carried[0] + pairs)
+            pairs = each_group.results[0]
             t = self.sizes["mask"] * self.sizes["query_tiles"] + tile.number
             self._store_words(self.sizes["sources"] + pattern * 2, (t, key_tile))
             kind = fb.select(fb.compare("eq", pairs, tile.every), self.number(FULL), self.number(PARTIAL))
             kind = fb.select(fb.compare("eq", pairs, 0), self.number(EMPTY), kind)
             fb.store(kind, fb.arg("of_key_tiles"), place)
 
-    def _columns(self, pattern: Value, group: Value | int) -> Value:
+    def _write_rows(self, tile: _Tile, group: Value, key_tile: Value, pattern: Value) -> tuple[Value, Sequence[Value]]:
+        """Write a group of rows of a pattern; how many of their pairs are visible, and their columns."""
+        fb = self.fb
+        first = group * COLUMN_ROWS
+        rows = fb.minimum(tile.rows - first, self.number(COLUMN_ROWS))
+        part = tile._replace(first_row=tile.first_row + first, rows=rows)
+        nothing = [self.number(0), *[fb.constant(0, I32)] * PATTERN_ROW_WORDS]
+        with self._rows_of(part, nothing) as (row, q, carried):
+            words = row.words(key_tile * KEYS)
+            number = pattern * self.source.rows + (q - tile.first_row)
+            self._store_words(self.sizes["patterns"] + number * PATTERN_ROW_WORDS, words)
+            for word in words:
+                carried[0] = carried[0] + fb.extend(fb.ones(word))
+            carried[1:] = [seen | word for seen, word in zip(carried[1:], words, strict=True)]
+        return carried[0], carried[1:]
+
+    def _columns(self, pattern: Value, group: Value) -> Value:
         """Where the columns of a group of a pattern's rows lie."""
         return self.sizes["columns"] + (pattern * ceil_div(self.source.rows, COLUMN_ROWS) + group) * PATTERN_ROW_WORDS
 
