@@ -9,12 +9,12 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp, StringAttr, f32
 from xdsl.parser import Parser
 from xdsl.passes import ModulePass
-from xdsl.rewriter import Rewriter
 
 from compilemask.dialects import tiling
 from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_scf.attention import attention
 from compilemask.lowering.tiling_to_scf.attention_frame import Blocks
+from compilemask.lowering.tiling_to_tt.attention import replace_attention
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,9 @@ class TilingToScfPass(ModulePass):
     vector_bits: int = 512
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in [child for child in op.ops if isinstance(child, func.FuncOp)]:
-            attentions = [inner for inner in function.walk() if isinstance(inner, tiling.AttentionOp)]
-            if not attentions:
-                continue
-            if len(attentions) > 1:
-                raise LoweringError(f"@{function.sym_name.data} holds {len(attentions)} tiling.attention operations")
-            lowered = self._lowered(ctx, attentions[0])
-            lowered.sym_name = StringAttr(function.sym_name.data)
-            Rewriter.replace_op(function, lowered, [])
+        replace_attention(op, lambda attention, name: [self._lowered(ctx, attention, name)])
 
-    def _lowered(self, ctx: Context, op: tiling.AttentionOp) -> func.FuncOp:
+    def _lowered(self, ctx: Context, op: tiling.AttentionOp, name: str) -> ModuleOp:
         if op.element_type != f32:
             raise LoweringError(f"attention on the CPU is computed in f32, got {op.element_type}")
         if op.score.blocks or op.sink is not None:
@@ -45,5 +37,5 @@ class TilingToScfPass(ModulePass):
         module = Parser(ctx, attention(op.head_dim, Blocks.choose(self.vector_bits))).parse_module()
         lowered = module.body.block.first_op
         assert isinstance(lowered, func.FuncOp)
-        lowered.detach()
-        return lowered
+        lowered.sym_name = StringAttr(name)
+        return module
