@@ -36,7 +36,7 @@ def kernel_of(head_dim: int, dtype: torch.dtype, config: HopperBackwardConfig) -
 def rows_of(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     """`shift` and `delta` [B * Hq, NQ * 128]."""
     batch, heads, queries, dim = problem.q.shape
-    stored = -(-queries // TILE) * TILE
+    stored = stored_rows(queries)
     kernel = attention_backward_rows.emit_rows(dim, ELEMENT[problem.q.dtype], aligned=True, with_grad_lse=True)
     shift, delta = (np.full(batch * heads * stored, np.nan, np.float32) for _ in range(2))
     tensors = (problem.out, problem.grad)

@@ -14,14 +14,11 @@ from compilemask.dialects.triton.layouts import NvmmaSharedLayout
 from compilemask.dialects.triton.ttg_types import MemDescType
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame, Numbers
-from compilemask.lowering.tiling_to_ttg.attention_bits import lanes_of, visible
+from compilemask.lowering.tiling_to_ttg.attention_bits import BITS_PER_HALF, lanes_of, visible
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS
 from compilemask.lowering.tiling_to_ttg.attention_softmax import LOG2_E
 from compilemask.lowering.tiling_to_ttg.builder import dot_operand, slice_of, wgmma
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer, Product
-
-BITS_PER_HALF = 16
-"""Of a word: those of 64 queries."""
 
 
 class Block:
@@ -79,8 +76,9 @@ class Block:
 
     def _numbers(self, source: Numbers) -> Value:
         """[1, queries]."""
-        buffer = self.frame.numbers(source, self.place)
-        if self.half is not None:
+        if self.half is None:
+            buffer = self.frame.numbers(source, self.place)
+        else:
             form = (2 * self.frame.config.stages, 1, ROWS)
             halves = MemDescType.of(form, f32, NvmmaSharedLayout.of(f32.bitwidth, swizzle=0))
             buffer = source.buffer.reinterpret(halves)[self.place * 2 + self.half].reshape(ROWS)

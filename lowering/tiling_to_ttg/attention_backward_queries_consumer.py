@@ -11,7 +11,6 @@ from typing import NamedTuple
 from xdsl.dialects.builtin import f32, i32
 
 from compilemask.lowering.tiling_to_tt.builder import Value
-from compilemask.lowering.tiling_to_ttg.attention_backward_block import BITS_PER_HALF
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries_cleaning import clean_keys
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries_frame import (
     Frame,
@@ -20,8 +19,8 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_queries_frame import 
     numbers_of,
     own_tile,
 )
-from compilemask.lowering.tiling_to_ttg.attention_bits import visible
-from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_bits import bits_of_step, visible
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS
 from compilemask.lowering.tiling_to_ttg.attention_softmax import LOG2_E
 from compilemask.lowering.tiling_to_ttg.builder import dot_operand
 
@@ -51,15 +50,6 @@ class Masking(NamedTuple):
     seen: Value
     """Bits of the octets of the tile's keys that some of the warpgroup's queries see."""
     first: Value
-
-    def with_own_bits(self, frame: Frame) -> Masking:
-        """The same, the bits of the step's keys being the first: a step may be half of a tile."""
-        kb, keys = frame.kb, frame.config.keys
-        if keys == TILE:
-            return self
-        before = self.first // keys % (TILE // keys) * BITS_PER_HALF
-        words, seen = (kb.shift_right_unsigned(bits, before) for bits in (self.words, self.seen))
-        return self._replace(words=words, seen=seen & ((1 << BITS_PER_HALF) - 1))
 
 
 def run_consumer(frame: Frame, part: int) -> None:
@@ -124,10 +114,10 @@ def _advance_masked(frame: Frame, rows: Rows, state: State, masking: Masking) ->
     with kb.if_else(rows.tile.unseen != 0) as some, some.then():
         key = frame.step_rows(frame.key, place)
         clean_keys(frame, rows.part, rows.tile, key, masking.pattern, masking.first)
-    masking = masking.with_own_bits(frame)
-    with kb.if_else(masking.seen != 0) as some:
+    words, seen = bits_of_step(kb, masking.words, masking.seen, masking.first, frame.config.keys)
+    with kb.if_else(seen != 0) as some:
         with some.then():
-            some.yield_(*_computed(frame, rows, state, masking.words))
+            some.yield_(*_computed(frame, rows, state, words))
         with some.otherwise():
             frame.empty[place].arrive()
             some.yield_(state.total, state.number + 1)

@@ -17,7 +17,7 @@ from compilemask.lowering.tiling_to_tt.builder import Arg, Value, ptr
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import rows_layout
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries_config import HopperQueriesConfig
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import UNSEEN
-from compilemask.lowering.tiling_to_ttg.attention_bits import lanes_of
+from compilemask.lowering.tiling_to_ttg.attention_bits import lanes_of, octets_seen
 from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import PATTERN_WORDS, POINTER_ALIGNMENT
 from compilemask.lowering.tiling_to_ttg.attention_order import own_place
@@ -217,7 +217,5 @@ class Patterns:
 
         Of the first pattern for visits that have none.
         """
-        columns = self.kb.arg("columns") + (pattern * CONSUMERS + self.part) * PATTERN_WORDS
-        seen = [self.kb.load(columns + word) for word in range(PATTERN_WORDS)]
-        words = self.kb.load(self.addresses + pattern * (TILE * PATTERN_WORDS))
-        return words, seen[0] | seen[1] | seen[2] | seen[3]
+        seen = octets_seen(self.kb, self.part, pattern)
+        return self.kb.load(self.addresses + pattern * (TILE * PATTERN_WORDS)), seen

@@ -11,12 +11,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from compilemask.lowering.tiling_to_tt.builder import Value
-from compilemask.lowering.tiling_to_ttg.attention_backward_block import BITS_PER_HALF, Block
+from compilemask.lowering.tiling_to_ttg.attention_backward_block import Block
 from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import BOTH, clean_queries
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_backward_sums import add_to_queries, multiply_keys
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, Visits
-from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_bits import bits_of_step
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer, Product
 
 SLOPES_BARRIER = 8
@@ -41,15 +42,6 @@ class Step(NamedTuple):
     seeing: Value | None = None
     """Bits of the octets of the query tile that see some of the warpgroup's keys; known with `words`."""
 
-    def with_own_bits(self, frame: Frame) -> Step:
-        """The same, the bits of its queries being the first: a step may be half of a query tile."""
-        kb, queries = frame.kb, frame.config.queries
-        if queries == TILE or self.words is None or self.seeing is None:
-            return self
-        before = self.first // queries % (TILE // queries) * BITS_PER_HALF
-        words, seeing = (kb.shift_right_unsigned(bits, before) for bits in (self.words, self.seeing))
-        return self._replace(words=words, seeing=seeing & ((1 << BITS_PER_HALF) - 1))
-
 
 def start_scores(frame: Frame, part: int, number: Value) -> Product:
     """Starts the products of a warpgroup's keys with the queries of a step, when those have come."""
@@ -71,11 +63,13 @@ def advance_masked(frame: Frame, part: int, state: State, step: Step) -> State:
     frame.full[place].wait(phase)
     with kb.if_else(step.visits.blind != 0) as some, some.then():
         clean_queries(frame, part, place)
-    step = step.with_own_bits(frame)
+    assert step.words is not None
     assert step.seeing is not None
+    words, seeing = bits_of_step(kb, step.words, step.seeing, step.first, frame.config.queries)
+    step = step._replace(words=words)
     in_halves = frame.config.sums_queries and frame.config.queries > ROWS
     compute = _computed_by_halves if in_halves else _computed
-    with kb.if_else(step.seeing != 0) as some:
+    with kb.if_else(seeing != 0) as some:
         with some.then():
             some.yield_(*compute(frame, part, state, step))
         with some.otherwise():

@@ -15,8 +15,8 @@ from compilemask.lowering.descriptor_layout import ORDER_WORDS, TILE_WORDS
 from compilemask.lowering.tiling_to_tt.attention_backward_frame import mask_of_head
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
-from compilemask.lowering.tiling_to_ttg.attention_bits import lanes_of
-from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_bits import lanes_of, octets_seen
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import PATTERN_WORDS
 from compilemask.lowering.tiling_to_ttg.attention_order import own_place
 from compilemask.lowering.tiling_to_ttg.builder import slice_of
@@ -128,12 +128,6 @@ class Patterns:
         return kb.load(self.addresses + pattern * (TILE * PATTERN_WORDS), self.exists & is_partial, everybody)
 
     def fetched(self, index: Value | int, pattern: Value) -> tuple[Value, Value]:
-        """Both of what a masked visit needs."""
-        return self.words(index, pattern), self.seeing(index, pattern)
-
-    def seeing(self, index: Value | int, pattern: Value) -> Value:
-        """i32 of the index-th visit: bits of the octets of queries of which some see a key of the warpgroup."""
-        kb, is_partial = self.frame.kb, self.visits.n_partial > index
-        address = kb.arg("columns") + (pattern * CONSUMERS + self.part) * PATTERN_WORDS
-        words = [kb.load(address + word, is_partial, -1) for word in range(PATTERN_WORDS)]
-        return words[0] | words[1] | words[2] | words[3]
+        """The words, and bits of the octets of queries of which some see a key of the warpgroup."""
+        seeing = octets_seen(self.frame.kb, self.part, pattern, self.visits.n_partial > index, -1)
+        return self.words(index, pattern), seeing

@@ -10,9 +10,13 @@ from xdsl.dialects.builtin import i32
 
 from compilemask.dialects.triton.layouts import LinearLayout, NvidiaMmaLayout, SliceLayout
 from compilemask.dialects.triton.layouts_linear import reshaped
+from compilemask.lowering.descriptor_layout import PATTERN_ROW_WORDS
 from compilemask.lowering.tiling_to_tt.builder import Value
-from compilemask.lowering.tiling_to_ttg.attention_config import ROWS
+from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, slice_of
+
+BITS_PER_HALF = 16
+"""Of a word: those of 64 columns."""
 
 
 def quads_of(scores: NvidiaMmaLayout, columns: int) -> LinearLayout:
@@ -34,3 +38,26 @@ def visible(kb: GpuKernelBuilder, words: Value, scores: NvidiaMmaLayout, columns
     bit = kb.constant(1, i32) << (octet * 2 + column)
     found = (words[:, None, :][:, :, :, None] & bit) != 0
     return kb.convert_layout(kb.reshape(found, (ROWS, columns)), scores)
+
+
+def octets_seen(
+    kb: GpuKernelBuilder, part: int, pattern: Value, exists: Value | None = None, other: Value | int | None = None
+) -> Value:
+    """i32: bits of the octets of columns of which the warpgroup's 64 rows of a pattern of 128 see some.
+
+    `other` in all four words if the pattern does not exist.
+    """
+    address = kb.arg("columns") + (pattern * CONSUMERS + part) * PATTERN_ROW_WORDS
+    words = [kb.load(address + word, exists, other) for word in range(PATTERN_ROW_WORDS)]
+    return words[0] | words[1] | words[2] | words[3]
+
+
+def bits_of_step(kb: GpuKernelBuilder, words: Value, octets: Value, first: Value, size: int) -> tuple[Value, Value]:
+    """Words [64, 4] of a tile's pattern and its octets, for the `size` columns of a step from `first` on: with the bits
+    of those first, and in the octets no others. Steps are whole tiles, or halves.
+    """
+    if size == TILE:
+        return words, octets
+    before = first // size % (TILE // size) * BITS_PER_HALF
+    words, octets = (kb.shift_right_unsigned(bits, before) for bits in (words, octets))
+    return words, octets & ((1 << BITS_PER_HALF) - 1)
