@@ -6,7 +6,7 @@ python benchmarks/table.py
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -138,37 +138,47 @@ def _header(results: dict[str, Any]) -> str:
     return f"{head['gpu']}, {head['date']}: torch {head['torch']}, Triton {head['triton']}.\n"
 
 
-def _section(title: str, text: str, kind: str, passes: dict[str, str]) -> list[str]:
-    """A section of the page on a kind of results, if there are any: a table for each pass, under its heading if any."""
+def _section(title: str, kind: str, body: Callable[[list[Record]], list[str]]) -> list[str]:
+    """A section of the page on a kind of results, if there are any."""
     path = newest(kind)
     if path is None:
         return []
     results = json.loads(path.read_text())
-    parts = [f"## {title}\n", _header(results), *([text] if text else [])]
-    for name, heading in passes.items():
-        parts += [*([f"### {heading}\n"] if heading else []), _compared(results["records"], name)]
-    return parts
+    return [f"## {title}\n", _header(results), *body(results["records"])]
+
+
+def _forward(records: list[Record]) -> list[str]:
+    rebuilt = "### With the mask built anew in each step\n"
+    return [_compared(records, "fwd"), rebuilt, _compared(records, "fwd+mask")]
+
+
+def _patches(records: list[Record]) -> list[str]:
+    tables = ["### Forward\n", _compared(records, "fwd"), "### Backward\n", _compared(records, "bwd")]
+    return [PATCHES, *tables]
+
+
+def _around(records: list[Record]) -> list[str]:
+    return [
+        "Building a mask on the GPU for new lengths, and its memory:\n",
+        _builds(records),
+        "Host time of a call, and what passes until a new process has a first result, with cold or warm caches:\n",
+        _overheads(records),
+    ]
 
 
 def page() -> str:
     """The page's text."""
-    parts = [INTRODUCTION]
-    rebuilt = "With the mask built anew in each step"
-    parts += _section("Forward, bf16, 16 heads", "", "forward", {"fwd": "", "fwd+mask": rebuilt})
-    parts += _section("Backward, bf16, 16 heads", BACKWARD, "backward", {"bwd": ""})
-    parts += _section("Training steps with new lengths", TRAINING, "training", {"training": ""})
-    parts += _section("Patches of an image", PATCHES, "patches", {"fwd": "Forward", "bwd": "Backward"})
-    if (path := newest("decode")) is not None:
-        results = json.loads(path.read_text())
-        parts += ["## Decoding\n", _header(results), f"{DECODING}\n", _decoding(results["records"])]
-    if (path := newest("overheads")) is not None:
-        results = json.loads(path.read_text())
-        parts += ["## Around the kernel\n", _header(results)]
-        parts += ["Building a mask on the GPU for new lengths, and its memory:\n", _builds(results["records"])]
-        parts += [
-            "Host time of a call, and what passes until a new process has a first result, with cold or warm caches:\n",
-            _overheads(results["records"]),
-        ]
+    parts = [
+        INTRODUCTION,
+        *_section("Forward, bf16, 16 heads", "forward", _forward),
+        *_section("Backward, bf16, 16 heads", "backward", lambda found: [BACKWARD, _compared(found, "bwd")]),
+        *_section(
+            "Training steps with new lengths", "training", lambda found: [TRAINING, _compared(found, "training")]
+        ),
+        *_section("Patches of an image", "patches", _patches),
+        *_section("Decoding", "decode", lambda found: [DECODING, _decoding(found)]),
+        *_section("Around the kernel", "overheads", _around),
+    ]
     return "\n".join(parts)
 
 
