@@ -3,9 +3,10 @@
     python benchmarks/patches.py --implementations compilemask,raster,flex-triton,flex-fa4,flex-fa4-patches \
         --output benchmarks/results/
 
-`raster` is this project without patches. `flex-fa4-patches` gets inputs whose tokens are stored patch by patch, of 8 x
-16 pixels, and keeps its results so: what a model does that reorders its tokens once. Passes `fwd` and `bwd` are those
-of forward.py and backward.py; neither builds a mask.
+`compilemask` has patches where the compiler chooses them, as attention does; `raster` is this project without.
+`flex-fa4-patches` gets inputs whose tokens are stored patch by patch, of 8 x 16 pixels, and keeps its results so: what
+a model does that reorders its tokens once. Passes `fwd` and `bwd` are those of forward.py and backward.py; neither
+builds a mask.
 """
 
 from __future__ import annotations
@@ -48,8 +49,6 @@ def _ours(case: Case, inputs: tuple[torch.Tensor, ...], *, in_patches: bool) -> 
     compiled, (q, k, v), length = cm.compile(case.mask), inputs, case.length
     choice = compiled.patches_for(length, length) if in_patches else None
     patches = None if choice is None else choice.patches
-    if in_patches and patches is None:
-        raise ValueError("patches are not chosen")
     descriptor = compiled.descriptor(length, length, q.device, gradient=True, patches=patches)
     return Subject(inputs, lambda: cm.attention(q, k, v, descriptor))
 

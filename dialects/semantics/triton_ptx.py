@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from compilemask.dialects.semantics.triton_memory import Array, round_bf16
-from compilemask.dialects.triton.inline_ptx import MULTIPLY_UNLESS_ONE
+from compilemask.dialects.triton.inline_ptx import KEEP_WHERE_SET, MULTIPLY_UNLESS_ONE
 from compilemask.errors import LoweringError
 
 
@@ -20,6 +21,12 @@ def _round_f16(x: Array) -> Array:
     return x.astype(np.float16)
 
 
+def _keep_where_set(hidden: float, x: Array, words: Array) -> Array:
+    column = np.arange(x.shape[-1])
+    bit = (2 * (column >> 3) + (column & 1)) % 16
+    return np.where((words >> bit) & 1, x, np.float32(hidden))
+
+
 _INSTRUCTIONS: dict[str, Callable[..., Array]] = {
     # On two elements at a time: the second goes to the upper half.
     "cvt.rn.bf16x2.f32 $0, $2, $1;": round_bf16,
@@ -27,6 +34,7 @@ _INSTRUCTIONS: dict[str, Callable[..., Array]] = {
     # The hardware's result is off by up to 2^-11.
     "tanh.approx.f32 $0, $1;": np.tanh,
     MULTIPLY_UNLESS_ONE.text: _multiply,
+    **{found.text: partial(_keep_where_set, hidden) for hidden, found in KEEP_WHERE_SET.items()},
 }
 
 

@@ -14,7 +14,7 @@ from compilemask.dialects.triton.layouts import NvmmaSharedLayout
 from compilemask.dialects.triton.ttg_types import MemDescType
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame, Numbers
-from compilemask.lowering.tiling_to_ttg.attention_bits import BITS_PER_HALF, lanes_of, visible
+from compilemask.lowering.tiling_to_ttg.attention_bits import BITS_PER_HALF, lanes_of, only_visible
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS
 from compilemask.lowering.tiling_to_ttg.attention_softmax import LOG2_E
 from compilemask.lowering.tiling_to_ttg.builder import dot_operand, slice_of, wgmma
@@ -54,7 +54,7 @@ class Block:
             if self.half:
                 words = kb.shift_right_unsigned(words, BITS_PER_HALF)
             words = kb.convert_layout(words, lanes_of(self.layout, self.queries))
-            exponents = kb.where(visible(kb, words, self.layout, self.queries), exponents, -math.inf)
+            exponents = only_visible(kb, exponents, words, self.layout, self.queries, -math.inf)
         return kb.exp2(exponents)
 
     def slopes(self, weights: Value, rises: Value) -> Value:

@@ -19,7 +19,7 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_queries_frame import 
     numbers_of,
     own_tile,
 )
-from compilemask.lowering.tiling_to_ttg.attention_bits import bits_of_step, visible
+from compilemask.lowering.tiling_to_ttg.attention_bits import bits_of_step, only_visible
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS
 from compilemask.lowering.tiling_to_ttg.attention_softmax import LOG2_E
 from compilemask.lowering.tiling_to_ttg.builder import dot_operand
@@ -133,7 +133,7 @@ def _computed(frame: Frame, rows: Rows, state: State, words: Value | None = None
     weights = kb.exp2(kb.warp_group_dot_wait(scores, pending=1) * (kb.arg("scale") * LOG2_E) - rows.shift)
     slopes = weights * (kb.warp_group_dot_wait(rises) - rows.delta)
     if words is not None:
-        slopes = kb.where(visible(kb, words, layout, frame.config.keys), slopes, 0.0)
+        slopes = only_visible(kb, slopes, words, layout, frame.config.keys, 0.0)
     slopes = (
         kb.round_in_place(slopes, frame.element_type)
         if frame.config.pin_rounding

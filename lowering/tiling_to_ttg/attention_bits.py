@@ -6,8 +6,6 @@ one word per row, so that masking moves nothing between threads.
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import i32
-
 from compilemask.dialects.triton.layouts import LinearLayout, NvidiaMmaLayout, SliceLayout
 from compilemask.dialects.triton.layouts_linear import reshaped
 from compilemask.lowering.descriptor_layout import PATTERN_ROW_WORDS
@@ -29,15 +27,16 @@ def lanes_of(scores: NvidiaMmaLayout, columns: int) -> SliceLayout:
     return slice_of(slice_of(quads_of(scores, columns), 3), 1)
 
 
-def visible(kb: GpuKernelBuilder, words: Value, scores: NvidiaMmaLayout, columns: int) -> Value:
-    """[64, columns] i1: the pairs whose bits are set in `words` [64, 4]."""
+def only_visible(
+    kb: GpuKernelBuilder, x: Value, words: Value, scores: NvidiaMmaLayout, columns: int, hidden: float
+) -> Value:
+    """A block [64, columns] where the bits of pairs are set in `words` [64, 4], else -inf or 0: `hidden`."""
     quads = quads_of(scores, columns)
     octet = kb.arange(0, columns // 8, slice_of(slice_of(slice_of(quads, 3), 2), 0))
-    column = kb.arange(0, 2, slice_of(slice_of(slice_of(quads, 2), 1), 0))
-    octet, column = octet[None, :][:, :, None][:, :, :, None], column[None, :][:, None, :][:, :, None, :]
-    bit = kb.constant(1, i32) << (octet * 2 + column)
-    found = (words[:, None, :][:, :, :, None] & bit) != 0
-    return kb.convert_layout(kb.reshape(found, (ROWS, columns)), scores)
+    octet = octet[None, :][:, :, None][:, :, :, None]
+    shifted = kb.shift_right_unsigned(words[:, None, :][:, :, :, None], octet // 8 * BITS_PER_HALF)
+    shifted = kb.broadcast_to(shifted, (ROWS, columns // 8, 4, 2))
+    return kb.keep_where_set(x, kb.convert_layout(kb.reshape(shifted, (ROWS, columns)), scores), hidden)
 
 
 def octets_seen(

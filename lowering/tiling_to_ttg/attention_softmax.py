@@ -12,7 +12,7 @@ from typing import NamedTuple
 from xdsl.dialects.builtin import f32
 
 from compilemask.lowering.tiling_to_tt.builder import Value
-from compilemask.lowering.tiling_to_ttg.attention_bits import visible
+from compilemask.lowering.tiling_to_ttg.attention_bits import only_visible
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import PATTERN_WORDS, Frame
 from compilemask.lowering.tiling_to_ttg.builder import dot_operand, slice_of
@@ -56,8 +56,7 @@ def pattern_words(frame: Frame, part: int, pattern: Value, exists: Value, other:
 
 def masked(frame: Frame, scores: Value, words: Value, hidden: float = -math.inf) -> Value:
     """Scores where the pair is visible, else `hidden`."""
-    flat = visible(frame.kb, words, frame.layouts.scores, TILE)
-    return frame.kb.where(flat, scores, hidden)
+    return only_visible(frame.kb, scores, words, frame.layouts.scores, TILE, hidden)
 
 
 def advance(

@@ -43,7 +43,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from compilemask.dialects.narrowing import is_tensor
 from compilemask.dialects.triton import tt, ttg, ttng
-from compilemask.dialects.triton.inline_ptx import MULTIPLY_UNLESS_ONE
+from compilemask.dialects.triton.inline_ptx import KEEP_WHERE_SET, MULTIPLY_UNLESS_ONE
 from compilemask.dialects.triton.layouts import (
     BARRIER_LAYOUT,
     DotOperandLayout,
@@ -298,6 +298,14 @@ class GpuKernelBuilder(KernelBuilder):
         """An accumulator times a factor for each row, of its shape; no work for warps whose factors are all 1."""
         ptx = MULTIPLY_UNLESS_ONE
         return self.inline_asm(ptx.text, ptx.constraints, [x, factor], packed=ptx.packed, pure=False)
+
+    def keep_where_set(self, x: Value, words: Value, hidden: float) -> Value:
+        """An accumulator where its bits of `words`, of its shape, are set, else -inf or 0, whichever is `hidden`.
+
+        Column c has bit 2 * (c >> 3 & 7) + (c & 1).
+        """
+        ptx = KEEP_WHERE_SET[hidden]
+        return self.inline_asm(ptx.text, ptx.constraints, [x, words], packed=ptx.packed)
 
     def bar_sync(self, number: int, threads: int) -> None:
         """Wait at one of the CTA's 16 named barriers until so many threads have come; Triton uses 0, 1 and 2."""

@@ -1,0 +1,69 @@
+"""Inline PTX of several instructions, executed for each thread of a warpgroup, against its meaning."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from compilemask.dialects.semantics.triton_ptx import ptx
+from compilemask.dialects.triton.inline_ptx import KEEP_WHERE_SET
+
+ROWS = 64
+FLOATS = {"0fFF800000": -math.inf, "0f00000000": 0.0}
+
+
+def places(columns: int) -> np.ndarray:
+    """Row and column of each register of each thread of an accumulator: [128, columns / 2, 2] (PTX ISA, wgmma)."""
+    thread, register = np.arange(128)[:, None], np.arange(columns // 2)[None]
+    warp, lane = thread // 32, thread % 32
+    row = 16 * warp + lane // 4 + 8 * (register // 2 % 2)
+    column = 8 * (register // 4) + 2 * (lane % 4) + register % 2
+    return np.stack(np.broadcast_arrays(row, column), axis=-1)
+
+
+def run(text: str, floats: list[float], words: list[int]) -> list[float]:
+    """`and`, `setp.ne` and `selp` on a thread's registers: results, the floats that they begin as, and words."""
+    registers: dict[str, float | int | bool] = {f"${i}": x for i, x in enumerate([*floats, *floats, *words])}
+    for name, *operands in re.findall(r"(\S+) (\S+), (\S+), ([^,;]+)(?:, (\S+))?;", text):
+        target, *sources = (x for x in operands if x)
+        a, *rest = (registers.get(x, FLOATS.get(x, x)) for x in sources)
+        if name == "and.b32":
+            registers[target] = int(a) & int(rest[0])
+        elif name == "setp.ne.b32":
+            registers[target] = int(a) != int(rest[0])
+        else:
+            assert name == "selp.f32"
+            registers[target] = a if rest[1] else rest[0]
+    return [float(registers[f"${i}"]) for i in range(len(floats))]
+
+
+@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize("hidden", KEEP_WHERE_SET)
+def test_keep_where_set(hidden: float, columns: int) -> None:
+    found = KEEP_WHERE_SET[hidden]
+    random = np.random.default_rng(columns)
+    x = random.standard_normal((ROWS, columns), dtype=np.float32)
+    by_lane = random.integers(0, 2**32, (ROWS, columns // 64, 4), dtype=np.uint32)
+    half, lane = np.arange(columns) // 64, np.arange(columns) // 2 % 4
+    words = by_lane[:, half, lane].view(np.int32)
+    expected = ptx(found.text, (x, words))
+    for thread in places(columns):
+        for start in range(0, len(thread), found.packed):
+            row, column = thread[start : start + found.packed].T
+            got = run(found.text, x[row, column].tolist(), words[row, column].tolist())
+            assert np.array_equal(np.float32(got), expected[row, column])
+
+
+@pytest.mark.parametrize("hidden", KEEP_WHERE_SET)
+def test_bits_of_columns(hidden: float) -> None:
+    """Bit 2 * (c >> 3) + (c & 1) of sixteen is that of column c."""
+    x = np.ones((1, 64), dtype=np.float32)
+    for column in range(64):
+        word = np.full((1, 64), 1 << (2 * (column >> 3) + (column & 1)), dtype=np.int32)
+        found = ptx(KEEP_WHERE_SET[hidden].text, (x, word))
+        octet, pair = np.arange(64) >> 3, np.arange(64) & 1
+        shown = (octet == column >> 3) & (pair == (column & 1))
+        assert np.array_equal(found[0], np.where(shown, 1.0, np.float32(hidden)))
