@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,17 +27,15 @@ def places(columns: int) -> np.ndarray:
 
 def run(text: str, floats: list[float], words: list[int]) -> list[float]:
     """`and`, `setp.ne` and `selp` on a thread's registers: results, the floats that they begin as, and words."""
-    registers: dict[str, float | int | bool] = {f"${i}": x for i, x in enumerate([*floats, *floats, *words])}
-    for name, *operands in re.findall(r"(\S+) (\S+), (\S+), ([^,;]+)(?:, (\S+))?;", text):
-        target, *sources = (x for x in operands if x)
-        a, *rest = (registers.get(x, FLOATS.get(x, x)) for x in sources)
+    registers: dict[str, Any] = {f"${i}": x for i, x in enumerate([*floats, *floats, *words])} | FLOATS
+    for name, target, first, second, last in re.findall(r"(\S+) (\S+), (\S+), ([^,;]+)(?:, (\S+))?;", text):
         if name == "and.b32":
-            registers[target] = int(a) & int(rest[0])
+            registers[target] = registers[first] & int(second)
         elif name == "setp.ne.b32":
-            registers[target] = int(a) != int(rest[0])
+            registers[target] = registers[first] != int(second)
         else:
             assert name == "selp.f32"
-            registers[target] = a if rest[1] else rest[0]
+            registers[target] = registers[first] if registers[last] else registers[second]
     return [float(registers[f"${i}"]) for i in range(len(floats))]
 
 

@@ -22,8 +22,8 @@ def _round_f16(x: Array) -> Array:
 
 
 def _keep_where_set(hidden: float, x: Array, words: Array) -> Array:
-    column = np.arange(x.shape[-1])
-    bit = (2 * (column >> 3) + (column & 1)) % 16
+    column: Array = np.arange(x.shape[-1], dtype=np.int32)
+    bit: Array = (2 * (column >> 3) + (column & 1)) % 16
     return np.where((words >> bit) & 1, x, np.float32(hidden))
 
 
