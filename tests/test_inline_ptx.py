@@ -53,7 +53,7 @@ def test_keep_where_set(hidden: float, columns: int) -> None:
         for start in range(0, len(thread), found.packed):
             row, column = thread[start : start + found.packed].T
             got = run(found.text, x[row, column].tolist(), words[row, column].tolist())
-            assert np.array_equal(np.float32(got), expected[row, column])
+            assert np.array_equal(np.array(got, dtype=np.float32), expected[row, column])
 
 
 @pytest.mark.parametrize("hidden", KEEP_WHERE_SET)
