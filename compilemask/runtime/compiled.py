@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import count
-from threading import Lock
 from typing import Literal, cast, overload
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -21,13 +19,14 @@ from compilemask.lowering.patch_choice import PatchChoice, choose_patches, lie_o
 from compilemask.lowering.patch_grid import Patches
 from compilemask.passes.observers import printed
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.kept_descriptors import Kept, KeptDescriptors
 from compilemask.runtime.kernel_text import (
     attention_kernel_text,
     check_kernel_request,
     descriptor_kernels,
     host_functions,
 )
-from compilemask.runtime.launch import current_stream
+from compilemask.runtime.launch import current_stream, is_capturing
 from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter, image_parameters
 from compilemask.runtime.program import Program, forget_programs, load_kernels, program_for
 from compilemask.runtime.requirements import check_values
@@ -175,7 +174,7 @@ class Compiled:
         if where.type == "cuda" and queries and keys:
             load_kernels([self._program_for(rows, patches), self.transposed._program_for(None, patches)], where)
         transposed = self.transposed._built_on(where, keys, queries, None, patches)
-        return replace(self._built_on(where, queries, keys, rows, patches), transposed=transposed)
+        return _constant_descriptors.with_transpose(self._built_on(where, queries, keys, rows, patches), transposed)
 
     def descriptor_on(
         self,
@@ -197,19 +196,14 @@ class Compiled:
             parameters = (*parameters, *image_parameters(patches))
             queries, keys = patches.queries.total, patches.keys.total
         key = None
-        if self._is_constant and (device.type == "cpu" or not torch.cuda.is_current_stream_capturing()):
+        if self._is_constant and (device.type == "cpu" or not is_capturing()):
             stream = current_stream(device.index) if device.type == "cuda" else 0
             key = (program, self._numbers, queries, keys, patches, device, stream)
-            with _lock:
-                if (found := _constant_descriptors.get(key)) is not None:
-                    _constant_descriptors.move_to_end(key)
-                    return found
+            if (found := _constant_descriptors.find(key)) is not None:
+                return found
         descriptor = program.build(parameters, queries, keys, device)
         if key is not None:
-            with _lock:
-                _constant_descriptors[key] = descriptor
-                while len(_constant_descriptors) > KEPT_DESCRIPTORS:
-                    _constant_descriptors.popitem(last=False)
+            _constant_descriptors.keep(key, descriptor)
         return descriptor
 
     def _check_lengths(self, queries: int, keys: int) -> None:
@@ -317,9 +311,13 @@ def compiled_of(handle: int) -> Compiled | None:
 
 KEPT_DESCRIPTORS = 16
 """Descriptors of masks without tables that are kept for the next call with the same lengths."""
-_constant_descriptors: OrderedDict[tuple[object, ...], Descriptor] = OrderedDict()
+_constant_descriptors = KeptDescriptors(KEPT_DESCRIPTORS)
 _compiled: WeakKeyDictionary[Mask, Compiled] = WeakKeyDictionary()
-_lock = Lock()
+
+
+def kept_by(descriptor: Descriptor) -> Kept | None:
+    """What keeps a descriptor that a mask has given for the next call; None if each call builds one of its own."""
+    return _constant_descriptors.entry_of(descriptor)
 
 
 def forget() -> None:
