@@ -138,7 +138,7 @@ def test_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
     for mask in masks:
         direct = operator.attention(q, k, v, mask, scale=0.3, return_lse=True)
         with monkeypatch.context() as context:
-            context.setattr(operator, "is_direct", lambda *_: False)
+            context.setattr(operator, "direct_call", lambda *_: None)
             through = operator.attention(q, k, v, mask, scale=0.3, return_lse=True)
         assert all(torch.equal(a, b) for a, b in zip(direct, through, strict=True))
 
@@ -163,7 +163,7 @@ def test_the_same_errors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     errors = []
     for direct in (True, True, False):  # twice: what is right is remembered, and what is wrong must not be
         if not direct:
-            monkeypatch.setattr(operator, "is_direct", lambda *_: False)
+            monkeypatch.setattr(operator, "direct_call", lambda *_: None)
         with pytest.raises(CompileMaskError) as caught:
             operator.attention(**arguments)
         errors.append((type(caught.value), str(caught.value)))

@@ -22,6 +22,7 @@ from compilemask.errors import CompileMaskError, GradientError
 from compilemask.runtime import direct_gradient, operator
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
+from compilemask.runtime.known_calls import direct_call
 
 Inputs = Sequence[torch.Tensor]
 
@@ -31,7 +32,7 @@ def leaves(queries: int = 40, keys: int = 40, dtype: torch.dtype = torch.float32
 
 
 def through_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator, "is_direct", lambda *_: False)
+    monkeypatch.setattr(operator, "direct_call", lambda *_: None)
 
 
 def both_ways(run: Callable[[], Any]) -> list[Any]:
@@ -226,7 +227,8 @@ def test_checkpoints(use_reentrant: bool, changes: bool, way: str, monkeypatch: 
     expected = torch.autograd.grad(cm.attention(*inputs, mask=mask).square().sum(), inputs)
     out = checkpoint(lambda q, k, v: cm.attention(q, k, v, mask), *inputs, use_reentrant=use_reentrant)
     if changes:
-        monkeypatch.setattr(operator, "is_direct", lambda *_: way == "operator")
+        by_the_other_way = direct_call if way == "operator" else lambda *_: None
+        monkeypatch.setattr(operator, "direct_call", by_the_other_way)
     assert isinstance(out, torch.Tensor)
     out.square().sum().backward()
     assert all(x.grad is not None and torch.equal(x.grad, y) for x, y in zip(inputs, expected, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -54,11 +55,18 @@ def split_for(
     query: torch.Tensor, key: torch.Tensor, layout: Layout, scoring: Scoring, processors: int
 ) -> Split | None:
     """The split for attention along a descriptor on a GPU with so many processors; None if it is not split."""
+    return split_along(query.shape, key.shape, layout, scoring, processors)
+
+
+def split_along(
+    query_shape: Sequence[int], key_shape: Sequence[int], layout: Layout, scoring: Scoring, processors: int
+) -> Split | None:
+    """`split_for`, of inputs of these shapes."""
     if layout.rows != TILE or layout.patches is not None:
         return None
-    batch, heads, queries, _ = query.shape
+    batch, heads, queries, _ = query_shape
     heads_differ = layout.heads > 1 or bool(scoring.text)
-    split = split_of(batch, heads, key.shape[1], queries, key.shape[2], processors, heads_differ=heads_differ)
+    split = split_of(batch, heads, key_shape[1], queries, key_shape[2], processors, heads_differ=heads_differ)
     return None if split is None or scoring.is_pointwise else split
 
 

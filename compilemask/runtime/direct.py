@@ -33,14 +33,23 @@ _FOREIGN_MODES = ~_bits(_Key.BackendSelect, _Key.ADInplaceOrView)
 
 def is_direct(*tensors: torch.Tensor) -> bool:
     """Whether these, which may be anything, would pass the dispatcher without being touched, except by autograd."""
+    return is_thread_direct() and are_plain(*tensors)
+
+
+def is_thread_direct() -> bool:
+    """The part of `is_direct` that no tensor tells: this thread is in no tracing, transformation, mode or profile."""
     if torch.compiler.is_compiling():
         return False
+    if torch._C._dispatch_tls_local_include_set().raw_repr() & _FOREIGN_MODES or torch._C._len_torch_function_stack():
+        return False
+    return not (forward_ad._current_level >= 0 or torch._C._is_any_autocast_enabled() or _profiler_enabled())
+
+
+def are_plain(*tensors: torch.Tensor) -> bool:
+    """The part of `is_direct` that tensors tell: they are PyTorch's own, with nothing that the dispatcher acts upon."""
     keys = 0
     for x in tensors:
         if type(x) is not torch.Tensor:
             return False
         keys |= torch._C._dispatch_keys(x).raw_repr()
-    modes = torch._C._dispatch_tls_local_include_set().raw_repr()
-    if keys & _FOREIGN or modes & _FOREIGN_MODES or torch._C._len_torch_function_stack():
-        return False
-    return not (forward_ad._current_level >= 0 or torch._C._is_any_autocast_enabled() or _profiler_enabled())
+    return not keys & _FOREIGN

@@ -14,28 +14,32 @@ import torch
 from compilemask.lowering.descriptor_layout import Layout
 from compilemask.passes.instrument import current_observation, resuming
 from compilemask.runtime.attention_backward_cpu import attention_backward_cpu
-from compilemask.runtime.attention_cpu import attention_cpu
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.direct import is_direct
 from compilemask.runtime.gradient_inputs import GradientInputs
-from compilemask.runtime.hopper import attention_gpu
 from compilemask.runtime.hopper_backward import attention_backward_gpu
+from compilemask.runtime.known_calls import KnownCall
 
 
 def attention_with_gradient(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: Descriptor, scale: float
+    call: KnownCall, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: Descriptor, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """out and lse, differentiable in q, k and v. Takes checked arguments, of which `is_direct` holds."""
-    return cast("tuple[torch.Tensor, torch.Tensor]", _Attention.apply(q, k, v, descriptor, scale))
+    """out and lse, differentiable in q, k and v. Takes checked arguments of a direct call."""
+    return cast("tuple[torch.Tensor, torch.Tensor]", _Attention.apply(q, k, v, descriptor, scale, call))
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: Descriptor, scale: float
+        ctx: Any,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        descriptor: Descriptor,
+        scale: float,
+        call: KnownCall,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        attend = attention_cpu if q.device.type == "cpu" else attention_gpu
-        out, lse = attend(q, k, v, descriptor, scale)
+        out, lse = call.attend(q, k, v, descriptor, scale, call.addresses(q, k, v))
         ctx.save_for_backward(q, k, v, out, lse, *descriptor.tensors)
         ctx.set_materialize_grads(False)
         # Not the descriptor itself: its memory is freed with all that is saved.
@@ -48,7 +52,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: torch.Tensor | None) -> tuple[Any, ...]:
         grad_out, grad_lse = grad_outputs
         if grad_out is None and grad_lse is None:
-            return None, None, None, None, None
+            return None, None, None, None, None, None
         q, k, v, out, lse, *descriptor = ctx.saved_tensors
         if grad_out is None:
             grad_out = torch.zeros_like(out)
@@ -63,7 +67,7 @@ class _Attention(torch.autograd.Function):
                 differentiate = attention_backward_cpu if q.device.type == "cpu" else attention_backward_gpu
                 inputs = GradientInputs(*given, _descriptor(descriptor, ctx.layouts), ctx.scale)
                 *gradients, _ = differentiate(inputs)
-        return *gradients, None, None
+        return *gradients, None, None, None
 
 
 def _descriptor(tensors: Sequence[torch.Tensor], layouts: tuple[Layout, Layout]) -> Descriptor:

@@ -18,13 +18,13 @@ from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule,
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, Patch, kernel_head_dim, programs_at_once
 from compilemask.runtime import disk_cache
 from compilemask.runtime.attention_cuda import ELEMENTS, WORD, attention_cuda
-from compilemask.runtime.attention_split_cuda import attention_split, split_for
+from compilemask.runtime.attention_split_cuda import attention_split, split_along
 from compilemask.runtime.binary import Binary
 from compilemask.runtime.compile_kernel import target_of
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.driver import Argument, Kernel
 from compilemask.runtime.hopper_compile import HOPPER, compile_gpu_text, gpu_text
-from compilemask.runtime.launch import current_stream, empty, launch
+from compilemask.runtime.launch import current_stream, empty_here, is_capturing, is_current, launch, launch_here
 from compilemask.runtime.patch_maps import PatchMaps, geometry_of, has_patch_maps, patch_shapes_of
 from compilemask.runtime.patched import attend_in_patched_order
 from compilemask.runtime.scoring import UNMODIFIED, Scoring, score_op
@@ -38,6 +38,8 @@ LARGEST_HIGH_DIM = 64
 CACHED_BYTES = 36 << 20
 """Keys and values of heads that are computed together, so that they stay in the L2 cache of 50 MB."""
 DTYPES = (torch.float16, torch.bfloat16)
+Addresses = tuple[int, int, int]
+"""Of query, key and value."""
 
 
 def attention_gpu(
@@ -56,13 +58,13 @@ def attention_gpu(
     if scale < 0:
         # The kernels take the largest product of a row for its largest score.
         query, scale, kind = -query, -scale, None
-    split = split_for(query, key, descriptor.layout, scoring, _processors(query.device))
+    split = split_along(query.shape, key.shape, descriptor.layout, scoring, _processors(query.device))
     if split is not None:
         return attention_split(query, key, value, descriptor, scale, scoring, split)
     if is_aligned(query, key, value):
         plan = _chosen_plan(*(kind or kind_of(query, key, value)), descriptor.layout, scoring.text)
         if plan is not None:
-            return _attention(plan, query, key, value, descriptor, scale, scoring)
+            return attend(plan, _addresses(query, key, value), descriptor, scale, scoring)
     if descriptor.layout.patches is not None:
         return attend_in_patched_order(attention_gpu, query, key, value, descriptor, scale)
     return attention_cuda(query, key, value, descriptor, scale, scoring)
@@ -108,25 +110,27 @@ def attention_hopper(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out and lse of a variant of the Hopper kernel, for inputs of which `has_hopper_kernel` holds."""
     plan = _plan(kind_of(query, key, value), descriptor.layout, config)
-    return _attention(plan, query, key, value, descriptor, scale)
+    return attend(plan, _addresses(query, key, value), descriptor, scale)
 
 
-def _attention(
-    plan: Plan,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    descriptor: Descriptor,
-    scale: float,
-    scoring: Scoring = UNMODIFIED,
+def attend(
+    plan: Plan, addresses: Addresses, descriptor: Descriptor, scale: float, scoring: Scoring = UNMODIFIED
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    out = empty(*plan.out, query.dtype, plan.device)
-    lse = empty(*plan.lse, torch.float32, plan.device)
+    """out and lse, by a plan for inputs at these addresses. Does not wait."""
+    if not is_current(plan.device):
+        with torch.cuda.device(plan.device):
+            return attend(plan, addresses, descriptor, scale, scoring)
+    out = empty_here(*plan.out, plan.dtype)
+    lse = empty_here(*plan.lse, torch.float32)
     scoring = scoring.for_kernels() if scoring.text else scoring
     counter = _counter(plan.device) if plan.has_counter else None
-    arguments = plan.arguments(query, key, value, out, lse, descriptor, counter, scale, scoring)
-    launch(plan.kernel, (plan.programs, 1, 1), plan.device, arguments)
+    arguments = plan.arguments(addresses, out, lse, descriptor, counter, scale, scoring)
+    launch_here(plan.kernel, (plan.programs, 1, 1), plan.device.index, arguments)
     return out, lse
+
+
+def _addresses(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Addresses:
+    return query.data_ptr(), key.data_ptr(), value.data_ptr()
 
 
 # ---------------------------------------------------------------- plans
@@ -218,6 +222,8 @@ class Plan(NamedTuple):
     sections: tuple[int, int, int, int]
     """Where in a descriptor the sections start that the kernel reads, in bytes."""
     numbers: tuple[int, ...]
+    dtype: torch.dtype
+    """Of out."""
     device: torch.device
     has_counter: bool
     patch_maps: tuple[PatchMaps, ...] = ()
@@ -225,9 +231,7 @@ class Plan(NamedTuple):
 
     def arguments(
         self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        addresses: Addresses,
         out: torch.Tensor,
         lse: torch.Tensor,
         descriptor: Descriptor,
@@ -235,17 +239,12 @@ class Plan(NamedTuple):
         scale: float,
         scoring: Scoring = UNMODIFIED,
     ) -> list[Argument]:
-        """The kernel's arguments for these tensors; out and lse are contiguous."""
+        """The kernel's arguments for inputs at these addresses; out and lse are contiguous."""
         if self.patch_maps:
-            maps = self._maps_of_patches(query, key, value, out)
+            maps = self._maps_of_patches(*addresses, out.data_ptr())
         else:
-            query_map, key_map, value_map, out_map = self.maps
-            maps = (
-                query_map[query.data_ptr()],
-                key_map[key.data_ptr()],
-                value_map[value.data_ptr()],
-                out_map[out.data_ptr()],
-            )
+            (query_map, key_map, value_map, out_map), (query, key, value) = self.maps, addresses
+            maps = (query_map[query], key_map[key], value_map[value], out_map[out.data_ptr()])
         base = descriptor.buffer.data_ptr()
         order, visits, patterns, columns = self.sections
         return [
@@ -258,8 +257,15 @@ class Plan(NamedTuple):
             *(scoring.kernel_arguments() if scoring.text else ()),
         ]
 
-    def _maps_of_patches(self, *tensors: torch.Tensor) -> Sequence[bytes]:
-        return [part for maps, x in zip(self.patch_maps, tensors, strict=True) for part in maps.at(x.data_ptr())]
+    def _maps_of_patches(self, *addresses: int) -> Sequence[bytes]:
+        return [part for maps, address in zip(self.patch_maps, addresses, strict=True) for part in maps.at(address)]
+
+
+def plan_along(kind: Kind, layout: Layout) -> Plan | None:
+    """The plan that `attention_gpu` follows for aligned inputs along such descriptors; None if by another kernel."""
+    if split_along(kind.query_shape, kind.key_shape, layout, UNMODIFIED, _processors(kind.device)) is not None:
+        return None
+    return _chosen_plan(*kind, layout, "")
 
 
 @lru_cache(maxsize=256)
@@ -318,6 +324,7 @@ def _plan(kind: Kind, layout: Layout, config: HopperConfig, score: str = "") -> 
         lse=(out_shape[:3], (heads * queries, queries, 1)),
         sections=(WORD * layout.order, WORD * layout.visits, WORD * layout.patterns, WORD * layout.columns),
         numbers=numbers,
+        dtype=kind.dtype,
         device=device,
         has_counter=config.schedule is Schedule.ATOMIC,
         patch_maps=_patch_maps(layout.patches, tensors),
@@ -345,7 +352,7 @@ def prepare_launch(
     """The launch of a variant for these tensors; out and lse are contiguous."""
     plan = _plan(kind_of(query, key, value), descriptor.layout, config)
     counter = _counter(plan.device) if plan.has_counter else None
-    arguments = plan.arguments(query, key, value, out, lse, descriptor, counter, scale)
+    arguments = plan.arguments(_addresses(query, key, value), out, lse, descriptor, counter, scale)
     return Launch(plan.kernel, plan.programs, arguments, plan.device, counter)
 
 
@@ -435,7 +442,7 @@ _unused: dict[int, Iterator[torch.Tensor]] = {}
 
 def _counter(device: torch.device) -> torch.Tensor:
     """Two zeros that no other launch uses at the same time. Each launch leaves zeros."""
-    if torch.cuda.is_current_stream_capturing():
+    if is_capturing():
         return _unused_counter(device)
     key = (device.index, current_stream(device.index))
     if key not in _of_stream:

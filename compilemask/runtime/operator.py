@@ -19,9 +19,9 @@ from compilemask.runtime.batching import attention_vmap
 from compilemask.runtime.compiled import Compiled, compile
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.descriptor_operator import descriptor_tensors
-from compilemask.runtime.direct import is_direct
 from compilemask.runtime.direct_gradient import attention_with_gradient
-from compilemask.runtime.hopper import Kind, attention_gpu, best_rows, kind_of, takes_patches
+from compilemask.runtime.hopper import Kind, attention_gpu, best_rows, takes_patches
+from compilemask.runtime.known_calls import KnownCall, direct_call
 from compilemask.runtime.scoring import Scoring
 from compilemask.runtime.validate import (
     Problem,
@@ -34,7 +34,6 @@ from compilemask.runtime.validate import (
     check_tensors,
     check_transposed,
     check_unpatched,
-    known_problem,
     needs_gradient,
 )
 
@@ -150,25 +149,31 @@ def _patches_for(compiled: Compiled, problem: Problem, inputs: _Inputs) -> Patch
 
 
 def _directly(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask | Compiled | Descriptor, scale: float | None
+    call: KnownCall,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: Mask | Compiled | Descriptor,
+    scale: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """out and lse, without the operator: for tensors that `is_direct` admits. Raises what `attention` raises."""
-    problem = known_problem(q, k, v)
-    scale = check_scale(scale, problem.head_dim)
-    with_gradient = (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled()
-    kind = None if with_gradient or q.device.type == "cpu" else kind_of(q, k, v)
+    """out and lse, without the operator. Raises what `attention` raises."""
+    scale = call.scale if scale is None else check_scale(scale, call.problem.head_dim)
+    with_gradient = call.requires_gradient and torch.is_grad_enabled()
+    addresses = call.addresses(q, k, v)
     if isinstance(mask, Descriptor):
         if with_gradient:
             check_transposed(mask)
-        check_descriptor(mask.layout, mask.device, problem, q.device)
+        call.check(mask)
         descriptor = mask
     else:
-        descriptor = descriptor_for(mask, problem, (q, k, v), with_gradient, False, kind)
+        given = call.given(mask, with_gradient, addresses)
+        known = None if given is None else call.descriptor(given, mask)
+        descriptor = known or descriptor_for(mask, call.problem, (q, k, v), with_gradient, False, call.kind)
+        if known is None and given is not None:
+            call.remember(given, mask, descriptor)
     if with_gradient:
-        return attention_with_gradient(q, k, v, descriptor, scale)
-    if kind is None:
-        return attention_cpu(q, k, v, descriptor, scale)
-    return attention_gpu(q, k, v, descriptor, scale, kind=kind)
+        return attention_with_gradient(call, q, k, v, descriptor, scale)
+    return call.attend(q, k, v, descriptor, scale, addresses)
 
 
 def _tensors_for(
@@ -247,8 +252,8 @@ def attention(
         GradientError: a gradient would be needed, and the descriptor was built without its transpose, or the score
             modification has none.
     """
-    if score is None and is_direct(q, k, v):
-        out, lse = _directly(q, k, v, mask, scale)
+    if score is None and (call := direct_call(q, k, v)) is not None:
+        out, lse = _directly(call, q, k, v, mask, scale)
         return (out, lse) if return_lse else out
     q, k, v = autocast(q, k, v)
     problem = check_tensors(q, k, v)

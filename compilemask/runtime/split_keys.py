@@ -56,6 +56,11 @@ def split_of(
     return _split_of(batch, heads, key_heads, queries, keys // KEYS, processors, heads_differ)
 
 
+def is_forced() -> bool:
+    """Whether something else than sizes decides now."""
+    return _forced.get() is not None
+
+
 @contextmanager
 def forced(splits: int) -> Generator[None, None, None]:
     """Attention on a GPU splits keys among so many programs in the `with`, whatever the sizes; 0 for not at all.
