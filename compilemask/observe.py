@@ -93,7 +93,7 @@ def _names(given: Names) -> Collection[str] | None:
 
 
 _KEEPING = (
-    *("compiled", "compile_kernel", "known_calls", "attention_backward_cuda"),
+    *("compiled", "compile_kernel", "known_calls", "known_gradients", "attention_backward_cuda"),
     *("hopper", "hopper_backward", "hopper_backward_queries"),
 )
 """Modules of the runtime that keep what they compiled."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from time import perf_counter
@@ -78,10 +78,15 @@ def current_observation() -> Observation:
     return _observation.get()
 
 
-@contextmanager
-def resuming(observation: Observation) -> Generator[None, None, None]:
+def resuming(observation: Observation) -> AbstractContextManager[None]:
     """Within it, this thread is observed as another one was, if that is not over."""
-    token = _observation.set(_UNOBSERVED if observation.is_over else observation)
+    observation = _UNOBSERVED if observation.is_over else observation
+    return nullcontext() if observation is _observation.get() else _observed_as(observation)
+
+
+@contextmanager
+def _observed_as(observation: Observation) -> Generator[None, None, None]:
+    token = _observation.set(observation)
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ from test_hopper_runtime import Driver, half
 
 import compilemask as cm
 from compilemask.errors import DescriptorError, DeviceError, GradientError, MaskError, ScaleError
-from compilemask.runtime import hopper, known_calls, launch, split_keys, tensor_map
+from compilemask.runtime import hopper, known_calls, known_forms, launch, split_keys, tensor_map
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.direct_gradient import attention_with_gradient
 from compilemask.runtime.known_calls import KnownCall, direct_call
@@ -73,13 +73,13 @@ def test_each_form_is_known_by_itself() -> None:
 def test_few_of_one_shape_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = inputs(keys=80)
     first = known(q, k, v)
-    for keys in range(80 - known_calls.KEPT_ALIKE, 80):
+    for keys in range(80 - known_forms.KEPT_ALIKE, 80):
         known(q, k[:, :, :keys], v[:, :, :keys])
     assert known(q, k, v) is not first
-    monkeypatch.setattr(known_calls, "KEPT_SHAPES", 2)
+    monkeypatch.setattr(known_forms, "KEPT_SHAPES", 2)
     for queries in range(10, 20):
         known(*inputs(queries))
-    assert len(known_calls._known) <= 2
+    assert len(known_calls._known.all()) <= 2
 
 
 def test_a_tensor_that_stands_twice() -> None:
@@ -119,10 +119,10 @@ def test_without_guards_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> Non
     q, k, v = inputs()
     expected = cm.attention(q, k, v, cm.causal())
     known_calls.forget()
-    monkeypatch.setattr(known_calls, "guard_of", lambda *_: None)
+    monkeypatch.setattr(known_forms, "guard_of", lambda *_: None)
     for _ in range(2):
         assert torch.equal(cm.attention(q, k, v, cm.causal()), expected)
-    assert not known_calls._known
+    assert not known_calls._known.all()
 
 
 # ---------------------------------------------------------------- what no form tells
@@ -223,7 +223,7 @@ def test_descriptors_that_are_no_longer_kept() -> None:
     for width in range(1, 50):
         cm.attention(q, k, v, cm.window(width))
         assert torch.equal(cm.attention(q, k, v, mask), expected)
-    (call,) = [call for _, call in known_calls._known[q.shape]]
+    (call,) = known_calls._known.all()
     assert len(call._given) <= known_calls.KEPT_OF_A_CALL
     assert sum(kept.descriptor is not None for _, kept in call._given.values()) <= 16
 
@@ -234,7 +234,7 @@ def test_debug_forgets() -> None:
     cm.attention(q, k, v, mask)
     program = cm.compile(mask).program
     with cm.debug():
-        assert not known_calls._known
+        assert not known_calls._known.all()
         cm.attention(q, k, v, mask)
         assert cm.compile(mask).program is not program
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,10 @@ def launch_in_numpy(text: str, grid: tuple[int, int, int], device: torch.device,
     run_kernel(module, grid, given, seed=0)
 
 
+def empty(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+
+
 @pytest.fixture
 def on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are texts, and are executed in numpy."""
@@ -72,6 +76,7 @@ def on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_backward_cuda, "kernel_for", lambda text, device, options: text)
     monkeypatch.setattr(attention_backward_cuda, "target_of", lambda device: "cuda:90")
     monkeypatch.setattr(attention_backward_cuda, "launch", launch_in_numpy)
+    monkeypatch.setattr(attention_backward_cuda, "empty", empty)
 
 
 Change = Callable[[torch.Tensor], torch.Tensor]

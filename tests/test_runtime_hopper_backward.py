@@ -88,9 +88,9 @@ def _on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (attention_backward_cuda, hopper_backward):
         monkeypatch.setattr(module, "kernel_for", lambda text, device, options: text)
         monkeypatch.setattr(module, "launch", launch)
+        monkeypatch.setattr(module, "empty", empty)
     monkeypatch.setattr(attention_backward_cuda, "target_of", lambda device: "cuda:90")
     monkeypatch.setattr(hopper_backward, "_kernel", kernel)
-    monkeypatch.setattr(hopper_backward, "empty", empty)
     monkeypatch.setattr(hopper_backward_queries, "launch", launch)
     for module in (hopper_backward, hopper_backward_queries, patch_maps):
         monkeypatch.setattr(module, "TensorMaps", NumpyMaps)
@@ -197,7 +197,7 @@ def test_which_variant_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopper_backward, "is_supported", lambda *_: True)
     monkeypatch.setattr(hopper_backward, "backward_binary", lambda *_: None)
     monkeypatch.setattr(hopper_backward, "_plan", lambda *arguments: arguments[-1])
-    monkeypatch.setattr(hopper_backward, "_gradients", lambda plan, inputs: plan)
+    monkeypatch.setattr(hopper_backward, "gradients_by", lambda plan, inputs: plan)
     x = torch.zeros(1, 1, 1, 128, dtype=torch.bfloat16)
     hopper_backward._chosen.cache_clear()
     descriptor = cm.compile(cm.causal()).descriptor(1, 1, gradient=True)

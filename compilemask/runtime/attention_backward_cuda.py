@@ -21,7 +21,7 @@ from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.driver import Grid, Kernel
 from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
 from compilemask.runtime.gradient_memory import gradient_like
-from compilemask.runtime.launch import launch
+from compilemask.runtime.launch import empty, launch
 from compilemask.runtime.score_gradient import DeviceSums, gradients_of_tensors, no_gradients, wanted_tables
 from compilemask.runtime.scoring import Scoring, score_op
 
@@ -112,8 +112,9 @@ def numbers_of_rows(
     `grad` is the gradient of the output as kernels can read it.
     """
     out, lse, grad_lse = readable(inputs.out), inputs.lse, inputs.grad_lse
-    shape = (*out.shape[:2], stored)
-    shift, delta = lse.new_empty(shape), lse.new_empty(shape)
+    batch, heads, *_ = out.shape
+    shape, stride = (batch, heads, stored), (heads * stored, stored, 1)
+    shift, delta = (empty(shape, stride, torch.float32, out.device) for _ in range(2))
     given = (lse,) if grad_lse is None else (lse, grad_lse.float().contiguous())
     addresses = [x.data_ptr() for x in (out, grad, *given, shift, delta)]
     starts_aligned = not (addresses[0] | addresses[1]) % ALIGNMENT

@@ -8,8 +8,10 @@ are left to it.
 from __future__ import annotations
 
 import torch
+from torch._C import _dispatch_tls_local_include_set, _is_any_autocast_enabled, _len_torch_function_stack
 from torch._C._autograd import _profiler_enabled
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 _Key = torch._C.DispatchKey
 
@@ -38,11 +40,9 @@ def is_direct(*tensors: torch.Tensor) -> bool:
 
 def is_thread_direct() -> bool:
     """The part of `is_direct` that no tensor tells: this thread is in no tracing, transformation, mode or profile."""
-    if torch.compiler.is_compiling():
+    if is_compiling() or _len_torch_function_stack() or _dispatch_tls_local_include_set().raw_repr() & _FOREIGN_MODES:
         return False
-    if torch._C._dispatch_tls_local_include_set().raw_repr() & _FOREIGN_MODES or torch._C._len_torch_function_stack():
-        return False
-    return not (forward_ad._current_level >= 0 or torch._C._is_any_autocast_enabled() or _profiler_enabled())
+    return not (forward_ad._current_level >= 0 or _is_any_autocast_enabled() or _profiler_enabled())
 
 
 def are_plain(*tensors: torch.Tensor) -> bool:

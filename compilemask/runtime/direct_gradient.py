@@ -7,7 +7,9 @@ the GPU. What is saved, and in what order, is what the operator saves: a checkpo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_
 from typing import Any, cast
+from weakref import ref
 
 import torch
 
@@ -15,10 +17,9 @@ from compilemask.lowering.descriptor_layout import Layout
 from compilemask.passes.instrument import current_observation, resuming
 from compilemask.runtime.attention_backward_cpu import attention_backward_cpu
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.direct import is_direct
 from compilemask.runtime.gradient_inputs import GradientInputs
-from compilemask.runtime.hopper_backward import attention_backward_gpu
 from compilemask.runtime.known_calls import KnownCall
+from compilemask.runtime.known_gradients import direct_gradient_of
 
 
 def attention_with_gradient(
@@ -44,7 +45,8 @@ class _Attention(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         # Not the descriptor itself: its memory is freed with all that is saved.
         assert descriptor.transposed is not None
-        ctx.layouts, ctx.scale = (descriptor.layout, descriptor.transposed.layout), scale
+        ctx.descriptor, ctx.layouts = ref(descriptor), (descriptor.layout, descriptor.transposed.layout)
+        ctx.scale = scale
         ctx.observation = current_observation()
         return out, lse
 
@@ -53,25 +55,34 @@ class _Attention(torch.autograd.Function):
         grad_out, grad_lse = grad_outputs
         if grad_out is None and grad_lse is None:
             return None, None, None, None, None, None
-        q, k, v, out, lse, *descriptor = ctx.saved_tensors
+        saved = ctx.saved_tensors
+        q, k, v, out, lse, *descriptor = saved
         if grad_out is None:
             grad_out = torch.zeros_like(out)
         given = (grad_out, grad_lse, q, k, v, out, lse)
         # Autograd has threads of its own for the gradients of each GPU.
         with resuming(ctx.observation):
             # The operator says what becomes of a gradient's gradient.
-            if torch.is_grad_enabled() or not is_direct(*(x for x in (*given, *descriptor) if x is not None)):
+            known = None if torch.is_grad_enabled() else direct_gradient_of(grad_out, grad_lse, saved)
+            if known is None:
                 by_operator = torch.ops.compilemask.attention_backward
                 *gradients, _ = by_operator(*given, descriptor, ctx.scale, "", [], [], [])
             else:
-                differentiate = attention_backward_cpu if q.device.type == "cpu" else attention_backward_gpu
-                inputs = GradientInputs(*given, _descriptor(descriptor, ctx.layouts), ctx.scale)
+                differentiate = attention_backward_cpu if q.device.type == "cpu" else known.on_gpu
+                inputs = GradientInputs(*given, _descriptor(descriptor, ctx.descriptor(), ctx.layouts), ctx.scale)
                 *gradients, _ = differentiate(inputs)
         return *gradients, None, None, None
 
 
-def _descriptor(tensors: Sequence[torch.Tensor], layouts: tuple[Layout, Layout]) -> Descriptor:
-    """With its transpose, from the `tensors` that were saved: hooks may have put others in their place."""
+def _descriptor(
+    tensors: Sequence[torch.Tensor], known: Descriptor | None, layouts: tuple[Layout, Layout]
+) -> Descriptor:
+    """With its transpose, from the `tensors` that were saved: hooks may have put others in their place.
+
+    `known` is that of the forward pass, if it still exists.
+    """
+    if known is not None and all(map(is_, tensors, known.tensors)):
+        return known
     buffer, numbers, of_transpose, numbers_of_transpose = tensors
     transposed = Descriptor(of_transpose, layouts[1], numbers=numbers_of_transpose)
     return Descriptor(buffer, layouts[0], transposed, numbers)

@@ -11,7 +11,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_void_p
-from functools import cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from compilemask.errors import DeviceError
@@ -59,6 +59,10 @@ def check(status: int, what: str) -> None:
         raise DeviceError(f"the CUDA driver fails to {what}: {(name.value or b'unknown error').decode()} ({status})")
 
 
+_pointer = lru_cache(maxsize=256)(c_void_p)
+"""A stream as ctypes takes it."""
+
+
 class Kernel:
     """A kernel loaded on a device, the current one. `text` gives its IR, which observers of launches may ask for."""
 
@@ -80,21 +84,22 @@ class Kernel:
     def __call__(self, grid: Grid, stream: int, arguments: Sequence[Argument]) -> None:
         """Start the programs of a grid on a stream of the current device. Does not wait."""
         try:
-            buffer, pointers = self._local.memory
+            pack, pointers = self._local.memory
         except AttributeError:
-            buffer, pointers = self._local.memory = self._memory_of_thread()
+            pack, pointers = self._local.memory = self._memory_of_thread()
         # The driver copies the arguments before it returns.
-        self._packed.pack_into(buffer, 0, *arguments, *self._scratch)
-        block = (self._threads, 1, 1, self._shared)
-        if status := self._launch(self._function, *grid, *block, c_void_p(stream), pointers, None):
+        pack(*arguments, *self._scratch)
+        (x, y, z), threads, shared = grid, self._threads, self._shared
+        if status := self._launch(self._function, x, y, z, threads, 1, 1, shared, _pointer(stream), pointers, None):
             check(status, f"launch {self.binary.name}")
 
-    def _memory_of_thread(self) -> tuple[Any, Any]:
-        """Memory for arguments, and pointers into it."""
+    def _memory_of_thread(self) -> tuple[Callable[..., None], Any]:
+        """What writes arguments into memory for them, and pointers into it."""
         self._ensure_context()
         buffer = ctypes.create_string_buffer(self._packed.size)
         start, offsets = ctypes.addressof(buffer), self.binary.offsets
-        return buffer, (c_void_p * len(offsets))(*(start + offset for offset in offsets))
+        pointers = (c_void_p * len(offsets))(*(start + offset for offset in offsets))
+        return partial(self._packed.pack_into, buffer, 0), pointers
 
     def _ensure_context(self) -> None:
         """Makes the device's context that of a thread which has none, as those that compute gradients may."""

@@ -54,9 +54,9 @@ def attention_backward_gpu(inputs: GradientInputs) -> Gradients:
     if not inputs.scoring.region and is_aligned(query, key, value):
         inputs = _with_aligned_gradient(inputs)
         sums_queries = not torch.are_deterministic_algorithms_enabled()
-        plan = _chosen_plan(kind_of(query, key, value), inputs.grad_out.stride(), layout, sums_queries)
+        plan = plan_along(kind_of(query, key, value), inputs.grad_out.stride(), layout, sums_queries)
         if plan is not None:
-            return _gradients(plan, inputs)
+            return gradients_by(plan, inputs)
     if layout.patches is not None:
         return gradients_in_patched_order(attention_backward_gpu, inputs)
     return attention_backward_cuda(inputs)
@@ -66,7 +66,7 @@ def attention_backward_hopper(inputs: GradientInputs, config: HopperBackwardConf
     """The same by a variant of the Hopper kernel, for inputs of which `has_hopper_kernel` holds."""
     inputs = _with_aligned_gradient(inputs)
     kind = kind_of(inputs.query, inputs.key, inputs.value)
-    return _gradients(_plan(kind, inputs.grad_out.stride(), inputs.transposed.layout, config), inputs)
+    return gradients_by(_plan(kind, inputs.grad_out.stride(), inputs.transposed.layout, config), inputs)
 
 
 def _with_aligned_gradient(inputs: GradientInputs) -> GradientInputs:
@@ -75,7 +75,8 @@ def _with_aligned_gradient(inputs: GradientInputs) -> GradientInputs:
     return inputs._replace(grad_out=inputs.grad_out.clone(memory_format=torch.contiguous_format))
 
 
-def _gradients(plan: Plan, inputs: GradientInputs) -> Gradients:
+def gradients_by(plan: Plan, inputs: GradientInputs) -> Gradients:
+    """Gradients by the plan for such inputs, which are aligned. Does not wait."""
     query, key, value, grad_out = inputs.query, inputs.key, inputs.value, inputs.grad_out
     if plan.copies_gradient:
         grad_out = grad_out.clone(memory_format=torch.contiguous_format)
@@ -158,8 +159,8 @@ class Plan(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _chosen_plan(kind: Kind, grad_stride: Sequence[int], layout: Layout, sums_queries: bool) -> Plan | None:
-    """The plan for these inputs and the transposed layout; None if the Hopper kernel does not take them."""
+def plan_along(kind: Kind, grad_stride: Sequence[int], layout: Layout, sums_queries: bool) -> Plan | None:
+    """The plan for aligned inputs and the transposed layout; None if the Hopper kernel does not take them."""
     if not is_supported(kind, layout.patches):
         return None
     config = _chosen(kind.query_shape[3], kind.dtype, sums_queries, *reversed(patch_shapes_of(layout)))
@@ -280,7 +281,7 @@ def backward_binary(head_dim: int, dtype: torch.dtype, config: HopperBackwardCon
 
 def forget() -> None:
     """Drop all kernels: those that are asked for from now on are compiled, or loaded from disk, anew."""
-    for kept in (backward_binary, _kernel, _plan, _chosen_plan):
+    for kept in (backward_binary, _kernel, _plan, plan_along):
         kept.cache_clear()
 
 

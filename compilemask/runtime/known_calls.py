@@ -1,9 +1,8 @@
 """Calls of attention like others before: what follows from the form of q, k and v is found out once and remembered.
 
-Their form is what a `tensor_guard` compares: classes, dispatch keys, types, devices, sizes, strides and whether they
-require gradients. From it follows that a call may go past the dispatcher, that its inputs fit together, and how a
-kernel for them is launched. What no form tells is looked up for each call: what the thread is in the middle of, whether
-gradients are enabled, the scale, the mask, addresses, the current device and stream.
+From the form of q, k and v (`known_forms`) follows that a call may go past the dispatcher, that its inputs fit, and how
+a kernel for them is launched. What no form tells is looked up for each call: what the thread is in the middle of,
+whether gradients are enabled, the scale, the mask, addresses, the current device and stream.
 """
 
 from __future__ import annotations
@@ -20,16 +19,12 @@ from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.direct import are_plain, is_thread_direct
 from compilemask.runtime.hopper import Addresses, Kind, Plan, attend, attention_gpu, kind_of, plan_along
 from compilemask.runtime.kept_descriptors import Kept
+from compilemask.runtime.known_forms import KnownForms
 from compilemask.runtime.launch import current_stream, is_capturing
 from compilemask.runtime.split_keys import is_forced
-from compilemask.runtime.tensor_guard import Guard, guard_of
 from compilemask.runtime.tensor_map import STRIDE_BYTES
 from compilemask.runtime.validate import check_descriptor, check_scale, known_problem
 
-KEPT_SHAPES = 256
-"""Shapes of q whose calls are remembered."""
-KEPT_ALIKE = 4
-"""Calls that are remembered of those whose q has the same shape."""
 KEPT_OF_A_CALL = 64
 """Descriptors and layouts that are remembered for one call."""
 
@@ -135,8 +130,7 @@ def _kind_on_gpu(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Kind | No
     return None if q.device.type == "cpu" else kind_of(q, k, v)
 
 
-_known: dict[torch.Size, tuple[tuple[Guard, KnownCall], ...]] = {}
-"""By the shape of q, the newest first."""
+_known: KnownForms[KnownCall] = KnownForms()
 
 
 def direct_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> KnownCall | None:
@@ -146,20 +140,10 @@ def direct_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> KnownCall 
     """
     if not is_thread_direct():
         return None
-    if type(q) is type(k) is type(v) is torch.Tensor and not (q.is_nested or k.is_nested or v.is_nested):
-        for holds, call in _known.get(q.shape, ()):
-            if holds(q, k, v):
-                return call
-    return _new_call(q, k, v) if are_plain(q, k, v) else None
-
-
-def _new_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> KnownCall:
-    call = KnownCall(q, k, v)
-    guard = guard_of(q, k, v)
-    if guard is not None:
-        if len(_known) >= KEPT_SHAPES and q.shape not in _known:
-            _known.clear()
-        _known[q.shape] = ((guard, call), *_known.get(q.shape, ())[: KEPT_ALIKE - 1])
+    call = _known.find(q, k, v)
+    if call is None and are_plain(q, k, v):
+        call = KnownCall(q, k, v)
+        _known.add(call, q, k, v)
     return call
 
 
