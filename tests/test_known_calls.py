@@ -71,15 +71,24 @@ def test_each_form_is_known_by_itself() -> None:
 
 
 def test_few_of_one_shape_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k, v = inputs(keys=80)
+    q, k, v = inputs()
     first = known(q, k, v)
-    for keys in range(80 - known_forms.KEPT_ALIKE, 80):
-        known(q, k[:, :, :keys], v[:, :, :keys])
+    for more in range(1, known_forms.KEPT_ALIKE + 1):
+        assert known(q, k, v) is first
+        known(q, k, torch.zeros(1, 2, 40, 16 + more)[..., :16])
     assert known(q, k, v) is not first
     monkeypatch.setattr(known_forms, "KEPT_SHAPES", 2)
     for queries in range(10, 20):
         known(*inputs(queries))
     assert len(known_calls._known.all()) <= 2
+
+
+def test_caches_of_many_lengths() -> None:
+    """As in decoding: q has one shape, and each other length of keys is remembered as well."""
+    q, k, v = inputs(queries=1, keys=80)
+    calls = [known(q, k[:, :, :keys], v[:, :, :keys]) for keys in range(1, 81)]
+    assert [known(q, k[:, :, :keys], v[:, :, :keys]) for keys in range(1, 81)] == calls
+    assert [call.problem.keys for call in calls] == list(range(1, 81))
 
 
 def test_a_tensor_that_stands_twice() -> None:

@@ -8,10 +8,10 @@ import torch
 
 from compilemask.runtime.tensor_guard import Guard, guard_of
 
-KEPT_SHAPES = 256
-"""Shapes of the first tensor of which something is known."""
+KEPT_SHAPES = 1024
+"""Shapes of the first two tensors of which something is known."""
 KEPT_ALIKE = 4
-"""Forms of tensors that are known of which the first has the same shape."""
+"""Forms of tensors that are known of which the first two have the same shapes."""
 
 Known = TypeVar("Known")
 
@@ -24,16 +24,16 @@ class KnownForms(Generic[Known]):
     """
 
     def __init__(self) -> None:
-        self._known: dict[torch.Size, tuple[tuple[int, Guard, Known], ...]] = {}
-        """By the shape of the first: how many tensors there are, their guard, and what is known; the newest first."""
+        self._known: dict[tuple[torch.Size, torch.Size], tuple[tuple[int, Guard, Known], ...]] = {}
+        """By the shapes of the first two: the number of tensors, their guard and what is known, the newest first."""
 
     def find(self, *tensors: torch.Tensor) -> Known | None:
-        """What is known of these, which may be anything, in a thread that is direct (`is_thread_direct`)."""
+        """What is known of these, two or more of anything, in a thread that is direct (`is_thread_direct`)."""
         for x in tensors:
             # A guard must not see a nested tensor.
             if type(x) is not torch.Tensor or x.is_nested:
                 return None
-        for count, holds, known in self._known.get(tensors[0].shape, ()):
+        for count, holds, known in self._known.get((tensors[0].shape, tensors[1].shape), ()):
             if count == len(tensors) and holds(*tensors):
                 return known
         return None
@@ -43,11 +43,11 @@ class KnownForms(Generic[Known]):
         guard = guard_of(*tensors)
         if guard is None:
             return
-        shape = tensors[0].shape
-        if len(self._known) >= KEPT_SHAPES and shape not in self._known:
+        shapes = tensors[0].shape, tensors[1].shape
+        if len(self._known) >= KEPT_SHAPES and shapes not in self._known:
             self._known.clear()
-        others = self._known.get(shape, ())[: KEPT_ALIKE - 1]
-        self._known[shape] = ((len(tensors), guard, known), *others)
+        others = self._known.get(shapes, ())[: KEPT_ALIKE - 1]
+        self._known[shapes] = ((len(tensors), guard, known), *others)
 
     def all(self) -> list[Known]:
         """All that is known."""

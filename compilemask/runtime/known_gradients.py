@@ -64,7 +64,7 @@ def direct_gradient_of(
     """
     if not is_thread_direct():
         return None
-    tensors = (grad_out, *saved) if grad_lse is None else (grad_out, *saved, grad_lse)
+    tensors = (*saved, grad_out) if grad_lse is None else (*saved, grad_out, grad_lse)
     known = _known.find(*tensors)
     if known is None and are_plain(*tensors):
         query, key, value, *_ = saved
