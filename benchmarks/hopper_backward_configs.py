@@ -4,9 +4,9 @@
 
 A variant is `sum` or `leave` (the gradient of queries: summed by the kernel, or left to another one), then the words
 q64 or q128 (queries of a step), s4 (stages), hold or early (whether something holds the weights), loose (rounding is
-not pinned), ahead or inside (whether scores of the next step are computed in each), joined by +: leave+q64+s4. All
-variants are compiled first, in parallel; then they are timed in shuffled rounds, with all kernels of the gradient,
-beside the portable ones, with which they are compared.
+not pinned), ahead-none, ahead-full or ahead-all (which scores are computed in the step before), joined by +:
+leave+q64+s4. All variants are compiled first, in parallel; then they are timed in shuffled rounds, with all kernels of
+the gradient, beside the portable ones, with which they are compared.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from cases import case
@@ -21,7 +22,7 @@ from forward import _graph
 from hopper_configs import main, report_times
 
 import compilemask as cm
-from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig
+from compilemask.lowering.tiling_to_ttg.attention_backward import Ahead, HopperBackwardConfig
 from compilemask.runtime.attention_backward_cuda import attention_backward_cuda
 from compilemask.runtime.attention_cuda import ELEMENTS
 from compilemask.runtime.gradient_inputs import GradientInputs
@@ -32,12 +33,11 @@ DEFAULT = "sum,leave"
 PORTABLE = "portable"
 BACKWARD_OF_FORWARD = 2.5
 """Five products for two."""
-WORDS: dict[str, dict[str, bool]] = {
+WORDS: dict[str, dict[str, Any]] = {
     "hold": {"hold_weights": True},
     "early": {"hold_weights": False},
     "loose": {"pin_rounding": False},
-    "ahead": {"scores_ahead": True},
-    "inside": {"scores_ahead": False},
+    **{f"ahead-{which.value}": {"scores_ahead": which} for which in Ahead},
 }
 
 

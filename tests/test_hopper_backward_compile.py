@@ -50,12 +50,13 @@ def check_steps(code: list[str], head_dim: int, config: HopperBackwardConfig) ->
     """Full and masked steps, of two warpgroups, have the products that they should, all of them 16 deep."""
     # Scores and rises are products over D, values and keys over the queries, queries over the keys.
     full = 2 * head_dim // 16 + 2 * config.queries // 16 + (TILE // 16 if config.sums_queries else 0)
-    # A masked step multiplies keys in a second place too, for warpgroups that pass by, and halves with twice as many
-    # products over D. It may be in a loop more than once: with the first scores of full steps behind it.
-    masked = full
-    if config.sums_queries:
-        masked += TILE // 16 + (2 * head_dim // 16 if config.queries == TILE else 0)
-    assert len(steps(code, full)) == (2 if config.sums_queries else 4)
+    # A masked step multiplies keys, or the next step's scores, in a second place too, for warpgroups that pass by, and
+    # halves with twice as many products over D. It may be in a loop more than once: with the first scores of full steps
+    # behind it.
+    masked = full + (TILE // 16 if config.sums_queries else head_dim // 16)
+    if config.sums_queries and config.queries == TILE:
+        masked += 2 * head_dim // 16
+    assert len(steps(code, full)) == 2
     assert len(steps(code, masked)) >= 2
 
 

@@ -99,6 +99,7 @@ def test_types_and_head_dims(dtype: torch.dtype, head_dim: int) -> None:
 
 
 VARIANTS = {
+    "scores ahead": HopperQueriesConfig(keys=64, scores_ahead=True),
     "64 keys a step": HopperQueriesConfig(keys=64, stages=2),
     "64 keys ahead": HopperQueriesConfig(keys=64, stages=4),
     "loose": HopperQueriesConfig(pin_rounding=False),
@@ -154,15 +155,18 @@ SPARE = 2
 """Waits for the queries, whose copies begin before those of the first keys."""
 
 
-def test_all_synchronization_is_needed() -> None:
-    """Without any one wait, arrival, fence or barrier, some order of events is an error."""
-    config = HopperQueriesConfig(keys=64, stages=2)
+@pytest.mark.parametrize(("scores_ahead", "queries"), [(False, 128), (True, 256)])
+def test_all_synchronization_is_needed(scores_ahead: bool, queries: int) -> None:
+    """Without any one wait, arrival, fence or barrier, some order of events is an error. 256 queries are a tile more
+    than sees anything."""
+    config = HopperQueriesConfig(keys=64, stages=2, scores_ahead=scores_ahead)
     kernel = kernel_of(128, torch.float16, config)
     # Unseen keys in two partial tiles, and two full ones behind them: more steps of both kinds than buffers.
     some = cm.where(lambda q, kv: (kv % 9 != 3) & (kv < 250 + q % 2))
     # Steps of which one warpgroup sees nothing: the first one in the second, the second one in the third.
     some &= cm.where(lambda q, kv: (kv // 64 != 1) | (q >= 64)) & cm.where(lambda q, kv: (kv // 64 != 2) | (q < 64))
-    problem = Problem(some | cm.full().place((0, 128), (256, 512)), 128, 512, head_dim=128, dtype=torch.float16)
+    some = some.place((0, 128), (0, 512)) | cm.full().place((0, 128), (256, 512))
+    problem = Problem(some, queries, 512, head_dim=128, dtype=torch.float16)
     problem.poison()
     expected = problem.expected()[0]
 

@@ -11,6 +11,7 @@ import math
 from xdsl.dialects.builtin import i32
 
 from compilemask.lowering.tiling_to_tt.builder import Value
+from compilemask.lowering.tiling_to_ttg.attention_backward_config import Ahead
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, Patterns, visits_of
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
@@ -52,7 +53,7 @@ def clean_queries(frame: Frame, part: int, place: Value) -> None:
     kb, shift = frame.kb, frame.numbers(frame.shift, place)
     blind = kb.reduce(shift.load(frame.layouts.columns), 0, "max") == math.inf
     with kb.if_else(blind) as some, some.then():
-        if frame.config.scores_ahead:
+        if frame.config.scores_ahead is not Ahead.NONE:
             # The other warpgroup may still read the queries, for its scores.
             kb.bar_sync(CLEANED_BARRIER, BOTH)
         sees = shift.load(slice_of(frame.layouts.rows, 1)) < math.inf

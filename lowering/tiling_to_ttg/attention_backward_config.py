@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from xdsl.dialects.builtin import AnyFloat
 
@@ -20,14 +21,24 @@ from compilemask.lowering.tiling_to_ttg.attention_config import (
 HALF_BYTES, FLOAT_BYTES = 2, 4
 
 
+class Ahead(Enum):
+    """Of which steps scores are computed at the end of the step before, beside its last products, so that products
+    follow each other without a gap.
+    """
+
+    NONE = "none"
+    FULL = "full"
+    """Those whose pairs are all visible: a masked step has few registers left."""
+    ALL = "all"
+
+
 @dataclass(frozen=True)
 class HopperBackwardConfig:
     """One variant of the kernel, which computes the gradients of 128 keys with two warpgroups.
 
     A step visits `queries` rows, of which `stages` buffers run ahead. `sums_queries` adds to the gradient of queries in
     memory, in any order: two runs may differ in the last bits. Without it that gradient is left to another kernel.
-    With `scores_ahead` the scores of a step of full tiles are computed at the end of the step before, beside its last
-    products, so that products follow each other without a gap.
+    `scores_ahead` says of which steps the scores are computed in the step before.
     `hold_weights` and `pin_rounding` keep ptxas and LLVM from moving what should run beside a product, as
     `hold_softmax` and `pin_rounding` do in `HopperConfig`. With `query_patch` and `key_patch` tiles of queries and keys
     are such patches of an image (`lowering/patch_grid.py`).
@@ -38,7 +49,7 @@ class HopperBackwardConfig:
     sums_queries: bool = True
     hold_weights: bool = True
     pin_rounding: bool = True
-    scores_ahead: bool = False
+    scores_ahead: Ahead = Ahead.NONE
     consumer_registers: int = 240
     producer_registers: int = 24
     query_patch: Patch | None = None
@@ -63,6 +74,8 @@ class HopperBackwardConfig:
         """The variant for a head dimension and element type. Raises LoweringError if there is none."""
         check_supported(head_dim, element_type)
         if head_dim == 128:
-            return cls(sums_queries=sums_queries, scores_ahead=sums_queries)
+            return cls(sums_queries=sums_queries, scores_ahead=Ahead.FULL if sums_queries else Ahead.ALL)
         # 128 queries a step cost registers: with `hold_weights`, or without sums, ptxas spills in the loop of steps.
-        return cls(queries=TILE, hold_weights=False) if sums_queries else cls(stages=4, sums_queries=False)
+        if sums_queries:
+            return cls(queries=TILE, hold_weights=False)
+        return cls(stages=4, sums_queries=False, scores_ahead=Ahead.ALL)

@@ -7,8 +7,9 @@ from __future__ import annotations
 from xdsl.dialects.builtin import i32
 
 from compilemask.lowering.tiling_to_tt.builder import Value
+from compilemask.lowering.tiling_to_ttg.attention_backward_config import Ahead
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
-from compilemask.lowering.tiling_to_ttg.attention_backward_visits import own_tile, visits_of
+from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, own_tile, visits_of
 from compilemask.lowering.tiling_to_ttg.attention_config import TILE
 
 
@@ -28,22 +29,41 @@ def run_producer(frame: Frame) -> None:
                 steps.yield_(steps.carried[0] + 1)
             each.yield_(*steps.results)
         members.yield_(*each.results)
-    if frame.config.scores_ahead:
-        # Behind the last step, consumers multiply what lies in the next buffer, and drop it.
-        place, phase = frame.place(members.results[0])
+    if frame.config.scores_ahead is not Ahead.NONE:
+        _let_end(frame, tile, members.results[0])
+
+
+def _let_end(frame: Frame, tile: KeyTile, count: Value) -> None:
+    """Behind the last step, consumers multiply what lies in the next buffer, and drop it; something must lie there."""
+    kb, (place, phase) = frame.kb, frame.place(count)
+
+    def let_read_again() -> None:
         frame.empty[place].wait(phase ^ 1)
         frame.full[place].arrive()
 
+    if frame.config.scores_ahead is Ahead.FULL:
+        let_read_again()
+        return
+    with kb.if_else(count < frame.config.stages) as is_unused:
+        with is_unused.then():
+            _copy(frame, tile.head * kb.arg("group"), kb.constant(0, i32), place)
+        with is_unused.otherwise():
+            let_read_again()
+
 
 def _load(frame: Frame, head: Value, first: Value, count: Value) -> None:
-    """Queries from `first` on of a head, counted over batches, and what belongs to them."""
-    kb = frame.kb
-    box = frame.queries.box(kb.trunc_div(head, kb.arg("heads")), kb.trunc_rem(head, kb.arg("heads")), first)
+    """Queries from `first` on of a head, counted over batches, and what belongs to them, once there is a buffer."""
     place, phase = frame.place(count)
-    rows, numbers = (frame.query, frame.grad), (frame.shift, frame.delta)
     frame.empty[place].wait(phase ^ 1)
-    frame.full[place].expect(sum(source.map.bytes for source in (*rows, *numbers)))
+    _copy(frame, head, first, place)
+
+
+def _copy(frame: Frame, head: Value, first: Value, place: Value) -> None:
+    kb, full = frame.kb, frame.full[place]
+    box = frame.queries.box(kb.trunc_div(head, kb.arg("heads")), kb.trunc_rem(head, kb.arg("heads")), first)
+    rows, numbers = (frame.query, frame.grad), (frame.shift, frame.delta)
+    full.expect(sum(source.map.bytes for source in (*rows, *numbers)))
     for source in rows:
-        source.map.load(box, source.buffer[place], frame.full[place])
+        source.map.load(box, source.buffer[place], full)
     for source in numbers:
-        source.map.load([head, first], source.buffer[place], frame.full[place])
+        source.map.load([head, first], source.buffer[place], full)

@@ -63,12 +63,29 @@ def _run_producer(frame: Frame) -> None:
             _load(frame, batch, key_head, steps.index, steps.carried[0])
             steps.yield_(steps.carried[0] + 1)
         each.yield_(*steps.results)
+    if frame.config.scores_ahead:
+        _let_end(frame, batch, key_head, each.results[0])
+
+
+def _let_end(frame: Frame, batch: Value, key_head: Value, number: Value) -> None:
+    """Behind the last step, consumers multiply what lies in the next buffer, and drop it; something must lie there."""
+    kb, (place, phase) = frame.kb, frame.place(number)
+    with kb.if_else(number < frame.config.stages) as is_unused:
+        with is_unused.then():
+            _copy(frame, batch, key_head, kb.constant(0, i32), place)
+        with is_unused.otherwise():
+            frame.empty[place].wait(phase ^ 1)
+            frame.full[place].arrive()
 
 
 def _load(frame: Frame, batch: Value, key_head: Value, first: Value, number: Value) -> None:
-    """Keys and values from `first` on."""
+    """Keys and values from `first` on, once there is a buffer."""
     place, phase = frame.place(number)
     frame.empty[place].wait(phase ^ 1)
+    _copy(frame, batch, key_head, first, place)
+
+
+def _copy(frame: Frame, batch: Value, key_head: Value, first: Value, place: Value) -> None:
     frame.full[place].expect(frame.key.map.bytes + frame.value.map.bytes)
     for source in (frame.key, frame.value):
         source.map.load([batch, key_head, first, 0], source.buffer[place], frame.full[place])

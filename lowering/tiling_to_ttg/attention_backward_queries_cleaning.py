@@ -19,6 +19,9 @@ def clean_keys(frame: Frame, part: int, tile: QueryTile, keys: Buffer, pattern: 
     count = frame.config.keys // CONSUMERS
     in_tile = (first + part * count) % TILE + kb.arange(0, count, slice_of(layout, 1))
     rows = keys.part((part * count, 0), (count, frame.head_dim))
+    if frame.config.scores_ahead:
+        # The other warpgroup may still read the keys, for its scores.
+        kb.bar_sync(CLEANED_BARRIER, BOTH)
     rows.store(kb.where(_is_seen(frame, tile, pattern, in_tile)[:, None], rows.load(layout), 0.0))
     kb.fence_async_shared()
     kb.bar_sync(CLEANED_BARRIER, BOTH)

@@ -15,12 +15,14 @@ from compilemask.lowering.tiling_to_ttg.attention_config import BARRIER_BYTES, R
 class HopperQueriesConfig:
     """One variant of the kernel, which computes the gradients of 128 queries with two warpgroups.
 
-    A step visits `keys` rows, of which `stages` buffers run ahead. `pin_rounding` keeps LLVM from moving what should
-    run beside a product, as in `HopperConfig`.
+    A step visits `keys` rows, of which `stages` buffers run ahead. With `scores_ahead` its scores are computed at the
+    end of the step before, beside the last product. `pin_rounding` keeps LLVM from moving what should run beside a
+    product, as in `HopperConfig`.
     """
 
     keys: int = 128
     stages: int = 2
+    scores_ahead: bool = False
     pin_rounding: bool = True
     consumer_registers: int = 240
     producer_registers: int = 24
@@ -41,4 +43,4 @@ class HopperQueriesConfig:
         """The variant for a head dimension and element type. Raises LoweringError if there is none."""
         check_supported(head_dim, element_type)
         # 128 keys a step cost registers at D = 128: ptxas spills in the loop of masked steps.
-        return cls(keys=ROWS, stages=4) if head_dim == 128 else cls(stages=4)
+        return cls(keys=ROWS, stages=4) if head_dim == 128 else cls(stages=4, scores_ahead=True)

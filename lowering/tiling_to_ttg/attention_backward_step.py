@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from xdsl.dialects.builtin import f32, i32
+
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_block import Block
 from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import BOTH, clean_queries
+from compilemask.lowering.tiling_to_ttg.attention_backward_config import Ahead
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_backward_sums import add_to_queries, multiply_keys
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, Visits
@@ -29,6 +32,24 @@ class State(NamedTuple):
     grad_key: Value
     grad_value: Value
     number: Value
+    scores: Value | None = None
+    """Products [64, queries] of the keys with the next step's queries, where they are computed ahead."""
+
+    @property
+    def values(self) -> list[Value]:
+        """What loops carry."""
+        return [x for x in self if x is not None]
+
+    @classmethod
+    def first(cls, frame: Frame, part: int) -> State:
+        """Before the first step, whose queries come even where there is none."""
+        zeros = frame.kb.zeros((ROWS, frame.head_dim), f32, frame.layouts.sums)
+        state = cls(zeros, zeros, frame.kb.constant(0, i32))
+        return state.looking_ahead(frame, part) if frame.config.scores_ahead is Ahead.ALL else state
+
+    def looking_ahead(self, frame: Frame, part: int) -> State:
+        """The same with the scores of the next step."""
+        return self._replace(scores=_scores_of(frame, part, self.number))
 
 
 class Step(NamedTuple):
@@ -43,15 +64,21 @@ class Step(NamedTuple):
     """Bits of the octets of the query tile that see some of the warpgroup's keys; known with `words`."""
 
 
-def start_scores(frame: Frame, part: int, number: Value) -> Product:
+def _start_scores(frame: Frame, part: int, number: Value) -> Product:
     """Starts the products of a warpgroup's keys with the queries of a step, when those have come."""
     place, phase = frame.place(number)
     frame.full[place].wait(phase)
     return Block(frame, part, place).scores()
 
 
+def _scores_of(frame: Frame, part: int, number: Value) -> Value:
+    return frame.kb.warp_group_dot_wait(_start_scores(frame, part, number))
+
+
 def advance(frame: Frame, part: int, state: State, step: Step) -> State:
     """The sums with a step's queries in them, if all pairs are visible."""
+    if state.scores is not None:
+        return _computed_ahead(frame, part, state, step)
     place, phase = frame.place(state.number)
     frame.full[place].wait(phase)
     return _computed(frame, part, state, step)
@@ -60,24 +87,28 @@ def advance(frame: Frame, part: int, state: State, step: Step) -> State:
 def advance_masked(frame: Frame, part: int, state: State, step: Step) -> State:
     """The same if some queries may not see some of the keys."""
     kb, (place, phase) = frame.kb, frame.place(state.number)
-    frame.full[place].wait(phase)
+    if state.scores is None:
+        frame.full[place].wait(phase)
     with kb.if_else(step.visits.blind != 0) as some, some.then():
         clean_queries(frame, part, place)
     assert step.words is not None
     assert step.seeing is not None
     words, seeing = bits_of_step(kb, step.words, step.seeing, step.first, frame.config.queries)
     step = step._replace(words=words)
-    in_halves = frame.config.sums_queries and frame.config.queries > ROWS
-    compute = _computed_by_halves if in_halves else _computed
+    if state.scores is not None:
+        compute = _computed_ahead
+    else:
+        in_halves = frame.config.sums_queries and frame.config.queries > ROWS
+        compute = _computed_by_halves if in_halves else _computed
     with kb.if_else(seeing != 0) as some:
         with some.then():
-            some.yield_(*compute(frame, part, state, step))
+            some.yield_(*compute(frame, part, state, step).values)
         with some.otherwise():
-            some.yield_(*_pass_by(frame, part, state, step))
+            some.yield_(*_passed_by(frame, part, state, step).values)
     return State(*some.results)
 
 
-def _pass_by(frame: Frame, part: int, state: State, step: Step) -> State:
+def _passed_by(frame: Frame, part: int, state: State, step: Step) -> State:
     """A step of which no query sees any of the warpgroup's keys: all that it does is its part for the other one."""
     kb, (place, _) = frame.kb, frame.place(state.number)
     if frame.exchange is None:
@@ -91,7 +122,8 @@ def _pass_by(frame: Frame, part: int, state: State, step: Step) -> State:
         product = kb.warp_group_dot_wait(multiply_keys(frame, part, exchanged))
         frame.empty[place].arrive()
         add_to_queries(frame, part, product, step.visits.head, step.first)
-    return State(state.grad_key, state.grad_value, state.number + 1)
+    following = None if state.scores is None else _scores_of(frame, part, state.number + 1)
+    return State(state.grad_key, state.grad_value, state.number + 1, following)
 
 
 def _computed(frame: Frame, part: int, state: State, step: Step) -> State:
@@ -147,35 +179,40 @@ def _computed_by_halves(frame: Frame, part: int, state: State, step: Step) -> St
     return State(key_sum, value_sum, state.number + 1)
 
 
-def advance_ahead(frame: Frame, part: int, state: State, scores: Value, step: Step) -> tuple[State, Value]:
-    """The same for a step whose pairs are all visible and whose products of keys with queries, `scores`, were computed
-    ahead; and those of the next step. Between the rises and the next scores products wait once for other work, when
-    warpgroups exchange their slopes. The weights' registers are those of the next scores: a masked step has too few.
+def _computed_ahead(frame: Frame, part: int, state: State, step: Step) -> State:
+    """The same where the products of keys with the step's queries were computed ahead; and those of the next step.
+
+    Between the rises and the next scores products wait once for other work, when warpgroups exchange their slopes. The
+    weights' registers are those of the next scores.
     """
-    kb, exchange, (place, phase) = frame.kb, frame.exchange, frame.place(state.number)
-    assert exchange is not None
+    kb, (place, phase) = frame.kb, frame.place(state.number)
+    assert state.scores is not None
     block = Block(frame, part, place)
     rises = block.rises()
-    weights = block.weights(scores, None)
+    weights = block.weights(state.scores, step.words)
     weight_operand = block.operand(block.rounded(weights))
     grad_value = kb.warp_group_dot(weight_operand, block.grad, state.grad_value)
     if frame.config.hold_weights:
         frame.full[place].wait(phase)
     slopes = block.slopes(weights, kb.warp_group_dot_wait(rises, pending=1))
-    exchanged = exchange.slopes[state.number % 2]
-    block.leave(slopes, exchanged)
-    kb.fence_async_shared()
+    grad_query = None
+    exchanged = None if frame.exchange is None else frame.exchange.slopes[state.number % 2]
+    if exchanged is not None:
+        block.leave(slopes, exchanged)
+        kb.fence_async_shared()
     slope_operand = block.operand(slopes)
-    kb.bar_sync(SLOPES_BARRIER, BOTH)
-    grad_query = multiply_keys(frame, part, exchanged)
+    if exchanged is not None:
+        kb.bar_sync(SLOPES_BARRIER, BOTH)
+        grad_query = multiply_keys(frame, part, exchanged)
     grad_key = kb.warp_group_dot(slope_operand, block.query, state.grad_key)
-    value_sum = kb.warp_group_dot_wait(grad_value, pending=2)
-    following = start_scores(frame, part, state.number + 1)
-    product = kb.warp_group_dot_wait(grad_query, pending=2)
-    add_to_queries(frame, part, product, step.visits.head, step.first)
+    value_sum = kb.warp_group_dot_wait(grad_value, pending=1 if grad_query is None else 2)
+    following = _start_scores(frame, part, state.number + 1)
+    if grad_query is not None:
+        product = kb.warp_group_dot_wait(grad_query, pending=2)
+        add_to_queries(frame, part, product, step.visits.head, step.first)
     key_sum = kb.warp_group_dot_wait(grad_key, pending=1)
     frame.empty[place].arrive()
-    return State(key_sum, value_sum, state.number + 1), kb.warp_group_dot_wait(following)
+    return State(key_sum, value_sum, state.number + 1, kb.warp_group_dot_wait(following))
 
 
 def _finish(
