@@ -18,15 +18,22 @@ from compilemask.passes.instrument import current_observation, resuming
 from compilemask.runtime.attention_backward_cpu import attention_backward_cpu
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.gradient_inputs import GradientInputs
+from compilemask.runtime.hopper import Addresses
 from compilemask.runtime.known_calls import KnownCall
 from compilemask.runtime.known_gradients import direct_gradient_of
 
 
 def attention_with_gradient(
-    call: KnownCall, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descriptor: Descriptor, scale: float
+    call: KnownCall,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    descriptor: Descriptor,
+    scale: float,
+    addresses: Addresses | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """out and lse, differentiable in q, k and v. Takes checked arguments of a direct call."""
-    return cast("tuple[torch.Tensor, torch.Tensor]", _Attention.apply(q, k, v, descriptor, scale, call))
+    """`KnownCall.attend`, differentiable in q, k and v."""
+    return cast("tuple[torch.Tensor, torch.Tensor]", _Attention.apply(q, k, v, descriptor, scale, call, addresses))
 
 
 class _Attention(torch.autograd.Function):
@@ -39,8 +46,9 @@ class _Attention(torch.autograd.Function):
         descriptor: Descriptor,
         scale: float,
         call: KnownCall,
+        addresses: Addresses | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        out, lse = call.attend(q, k, v, descriptor, scale, call.addresses(q, k, v))
+        out, lse = call.attend(q, k, v, descriptor, scale, addresses)
         ctx.save_for_backward(q, k, v, out, lse, *descriptor.tensors)
         ctx.set_materialize_grads(False)
         # Not the descriptor itself: its memory is freed with all that is saved.
@@ -54,7 +62,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: torch.Tensor | None) -> tuple[Any, ...]:
         grad_out, grad_lse = grad_outputs
         if grad_out is None and grad_lse is None:
-            return None, None, None, None, None, None
+            return (None,) * 7
         saved = ctx.saved_tensors
         q, k, v, out, lse, *descriptor = saved
         if grad_out is None:
@@ -71,7 +79,7 @@ class _Attention(torch.autograd.Function):
                 differentiate = attention_backward_cpu if q.device.type == "cpu" else known.on_gpu
                 inputs = GradientInputs(*given, _descriptor(descriptor, ctx.descriptor(), ctx.layouts), ctx.scale)
                 *gradients, _ = differentiate(inputs)
-        return *gradients, None, None, None
+        return *gradients, *(None,) * 4
 
 
 def _descriptor(

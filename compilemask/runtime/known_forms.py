@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from compilemask.runtime.tensor_guard import Guard, guard_of
 
@@ -31,7 +32,7 @@ class KnownForms(Generic[Known]):
         """What is known of these, two or more of anything, in a thread that is direct (`is_thread_direct`)."""
         for x in tensors:
             # A guard must not see a nested tensor.
-            if type(x) is not torch.Tensor or x.is_nested:
+            if type(x) is not Tensor or x.is_nested:
                 return None
         for count, holds, known in self._known.get((tensors[0].shape, tensors[1].shape), ()):
             if count == len(tensors) and holds(*tensors):

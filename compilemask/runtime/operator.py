@@ -172,7 +172,7 @@ def _directly(
         if known is None and given is not None:
             call.remember(given, mask, descriptor)
     if with_gradient:
-        return attention_with_gradient(call, q, k, v, descriptor, scale)
+        return attention_with_gradient(call, q, k, v, descriptor, scale, addresses)
     return call.attend(q, k, v, descriptor, scale, addresses)
 
 
