@@ -40,9 +40,9 @@ def run(text: str, floats: list[float], words: list[int]) -> list[float]:
 
 
 @pytest.mark.parametrize("columns", [64, 128])
-@pytest.mark.parametrize("hidden", KEEP_WHERE_SET)
-def test_keep_where_set(hidden: float, columns: int) -> None:
-    found = KEEP_WHERE_SET[hidden]
+@pytest.mark.parametrize("key", KEEP_WHERE_SET)
+def test_keep_where_set(key: tuple[float, int], columns: int) -> None:
+    found = KEEP_WHERE_SET[key]
     random = np.random.default_rng(columns)
     x = random.standard_normal((ROWS, columns), dtype=np.float32)
     by_lane = random.integers(0, 2**32, (ROWS, columns // 64, 4), dtype=np.uint32)
@@ -56,13 +56,13 @@ def test_keep_where_set(hidden: float, columns: int) -> None:
             assert np.array_equal(np.array(got, dtype=np.float32), expected[row, column])
 
 
-@pytest.mark.parametrize("hidden", KEEP_WHERE_SET)
-def test_bits_of_columns(hidden: float) -> None:
+@pytest.mark.parametrize("key", KEEP_WHERE_SET)
+def test_bits_of_columns(key: tuple[float, int]) -> None:
     """Bit 2 * (c >> 3) + (c & 1) of sixteen is that of column c."""
     x = np.ones((1, 64), dtype=np.float32)
     for column in range(64):
         word = np.full((1, 64), 1 << (2 * (column >> 3) + (column & 1)), dtype=np.int32)
-        found = ptx(KEEP_WHERE_SET[hidden].text, (x, word))
+        found = ptx(KEEP_WHERE_SET[key].text, (x, word))
         octet, pair = np.arange(64) >> 3, np.arange(64) & 1
         shown = (octet == column >> 3) & (pair == (column & 1))
-        assert np.array_equal(found[0], np.where(shown, 1.0, np.float32(hidden)))
+        assert np.array_equal(found[0], np.where(shown, 1.0, np.float32(key[0])))

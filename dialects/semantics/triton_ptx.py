@@ -34,7 +34,7 @@ _INSTRUCTIONS: dict[str, Callable[..., Array]] = {
     # The hardware's result is off by up to 2^-11.
     "tanh.approx.f32 $0, $1;": np.tanh,
     MULTIPLY_UNLESS_ONE.text: _multiply,
-    **{found.text: partial(_keep_where_set, hidden) for hidden, found in KEEP_WHERE_SET.items()},
+    **{found.text: partial(_keep_where_set, hidden) for (hidden, _), found in KEEP_WHERE_SET.items()},
 }
 
 

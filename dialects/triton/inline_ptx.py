@@ -35,18 +35,18 @@ def _multiply_unless_one(packed: int) -> InlinePtx:
     return InlinePtx(text, ",".join(constraints), packed)
 
 
-def _keep_where_set(packed: int, hidden: float) -> InlinePtx:
+def _keep_where_set(packed: int, hidden: float, together: int) -> InlinePtx:
     lines: list[str] = []
-    # Two tests and then two choices: of a test beside its choice ptxas makes moves of seven bits to predicates. Those
-    # are fewer instructions, but leave no predicate to others for so long that barriers are told late.
-    for row, octet in product(range(2), range(packed // 4)):
-        pair = (4 * octet + 2 * row, 4 * octet + 2 * row + 1)
-        word = 2 * packed + 2 * row
-        tests = (f"and.b32 t, ${word}, {1 << (2 * octet + i)};\nsetp.ne.b32 q{i}, t, 0;\n" for i in range(2))
-        choices = (f"selp.f32 ${place}, ${place}, {_FLOATS[hidden]}, q{i};\n" for i, place in enumerate(pair))
-        lines += [*tests, *choices]
+    pairs = list(product(range(2), range(packed // 4), range(2)))
+    for some in (pairs[start : start + together] for start in range(0, len(pairs), together)):
+        for number, (row, octet, i) in enumerate(some):
+            bit = 1 << (2 * octet + i)
+            lines.append(f"and.b32 t, ${2 * packed + 2 * row}, {bit};\nsetp.ne.b32 q{number}, t, 0;\n")
+        for number, (row, octet, i) in enumerate(some):
+            place = 4 * octet + 2 * row + i
+            lines.append(f"selp.f32 ${place}, ${place}, {_FLOATS[hidden]}, q{number};\n")
     constraints = ["=f"] * packed + [str(i) for i in range(packed)] + ["r"] * packed
-    text = f"{{\n.reg .pred q<2>;\n.reg .b32 t;\n{''.join(lines)}}}"
+    text = f"{{\n.reg .pred q<{together}>;\n.reg .b32 t;\n{''.join(lines)}}}"
     return InlinePtx(text, ",".join(constraints), packed)
 
 
@@ -54,9 +54,12 @@ MULTIPLY_UNLESS_ONE = _multiply_unless_one(32)
 """Floats times factors, but nothing at all if all factors of a warp are 1. Registers come in pairs that share a factor,
 of two factors in turn, as the rows of an accumulator do."""
 
-KEEP_WHERE_SET = {hidden: _keep_where_set(32, hidden) for hidden in _FLOATS}
-"""Floats of an accumulator where bits are set, else -inf or 0, by which: column 8 i + 2 lane + c of eight octets has
-bit 2 i + c of its row's word in that lane. The same written as comparisons takes twice the instructions: LLVM makes a
-vector of them, which is packed before the product has come and unpacked behind."""
+KEEP_WHERE_SET = {key: _keep_where_set(32, *key) for key in product(_FLOATS, (1, 2))}
+"""Floats of an accumulator where bits are set, else -inf or 0: column 8 i + 2 lane + c of eight octets has bit 2 i + c
+of its row's word in that lane. The same written as comparisons takes twice the instructions: LLVM makes a vector of
+them, which is packed before the product has come and unpacked behind.
+
+By what is hidden, and how many tests stand together before their choices. Of single tests ptxas makes moves of seven
+bits to predicates: fewer instructions, but no predicate is left to others for so long that barriers are told late."""
 
 __all__ = ["KEEP_WHERE_SET", "MULTIPLY_UNLESS_ONE", "InlinePtx"]

@@ -28,15 +28,24 @@ def lanes_of(scores: NvidiaMmaLayout, columns: int) -> SliceLayout:
 
 
 def only_visible(
-    kb: GpuKernelBuilder, x: Value, words: Value, scores: NvidiaMmaLayout, columns: int, hidden: float
+    kb: GpuKernelBuilder,
+    x: Value,
+    words: Value,
+    scores: NvidiaMmaLayout,
+    columns: int,
+    hidden: float,
+    together: int = 2,
 ) -> Value:
-    """A block [64, columns] where the bits of pairs are set in `words` [64, 4], else -inf or 0: `hidden`."""
+    """A block [64, columns] where the bits of pairs are set in `words` [64, 4], else -inf or 0: `hidden`.
+
+    So many tests stand `together` before their choices (`inline_ptx.KEEP_WHERE_SET`).
+    """
     quads = quads_of(scores, columns)
     octet = kb.arange(0, columns // 8, slice_of(slice_of(slice_of(quads, 3), 2), 0))
     octet = octet[None, :][:, :, None][:, :, :, None]
     shifted = kb.shift_right_unsigned(words[:, None, :][:, :, :, None], octet // 8 * BITS_PER_HALF)
     shifted = kb.broadcast_to(shifted, (ROWS, columns // 8, 4, 2))
-    return kb.keep_where_set(x, kb.convert_layout(kb.reshape(shifted, (ROWS, columns)), scores), hidden)
+    return kb.keep_where_set(x, kb.convert_layout(kb.reshape(shifted, (ROWS, columns)), scores), hidden, together)
 
 
 def octets_seen(

@@ -107,6 +107,13 @@ class HopperConfig:
         return programs_at_once(self.rows)
 
     @property
+    def tests_together(self) -> int:
+        """How many bits are tested together (`inline_ptx.KEEP_WHERE_SET`), by measurement: 1 where nearly all visits
+        are masked, 2 where others would suffer, or registers are few.
+        """
+        return 1 if self.query_patch is not None and self.consumers == CONSUMERS else 2
+
+    @property
     def max_registers(self) -> int | None:
         """Of a thread when a program starts; None for what one program can have."""
         return SHARED_REGISTERS if self.programs > 1 else None

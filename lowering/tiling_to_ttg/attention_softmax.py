@@ -56,7 +56,7 @@ def pattern_words(frame: Frame, part: int, pattern: Value, exists: Value, other:
 
 def masked(frame: Frame, scores: Value, words: Value, hidden: float = -math.inf) -> Value:
     """Scores where the pair is visible, else `hidden`."""
-    return only_visible(frame.kb, scores, words, frame.layouts.scores, TILE, hidden)
+    return only_visible(frame.kb, scores, words, frame.layouts.scores, TILE, hidden, frame.config.tests_together)
 
 
 def advance(

@@ -299,12 +299,12 @@ class GpuKernelBuilder(KernelBuilder):
         ptx = MULTIPLY_UNLESS_ONE
         return self.inline_asm(ptx.text, ptx.constraints, [x, factor], packed=ptx.packed, pure=False)
 
-    def keep_where_set(self, x: Value, words: Value, hidden: float) -> Value:
+    def keep_where_set(self, x: Value, words: Value, hidden: float, together: int = 2) -> Value:
         """An accumulator where its bits of `words`, of its shape, are set, else -inf or 0, whichever is `hidden`.
 
-        Column c has bit 2 * (c >> 3 & 7) + (c & 1).
+        Column c has bit 2 * (c >> 3 & 7) + (c & 1). `together` as in `inline_ptx.KEEP_WHERE_SET`.
         """
-        ptx = KEEP_WHERE_SET[hidden]
+        ptx = KEEP_WHERE_SET[hidden, together]
         return self.inline_asm(ptx.text, ptx.constraints, [x, words], packed=ptx.packed)
 
     def bar_sync(self, number: int, threads: int) -> None:
