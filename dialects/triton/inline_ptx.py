@@ -54,7 +54,9 @@ MULTIPLY_UNLESS_ONE = _multiply_unless_one(32)
 """Floats times factors, but nothing at all if all factors of a warp are 1. Registers come in pairs that share a factor,
 of two factors in turn, as the rows of an accumulator do."""
 
-KEEP_WHERE_SET = {key: _keep_where_set(32, *key) for key in product(_FLOATS, (1, 2))}
+KEEP_WHERE_SET: dict[tuple[float, int], InlinePtx] = {
+    key: _keep_where_set(32, *key) for key in product(_FLOATS, (1, 2))
+}
 """Floats of an accumulator where bits are set, else -inf or 0: column 8 i + 2 lane + c of eight octets has bit 2 i + c
 of its row's word in that lane. The same written as comparisons takes twice the instructions: LLVM makes a vector of
 them, which is packed before the product has come and unpacked behind.
