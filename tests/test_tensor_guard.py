@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -144,7 +145,7 @@ def test_without_guards(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert guard_of(tensor()) is None
 
 
-def test_a_nested_tensor_is_not_shown_to_a_guard() -> None:
+def test_a_nested_tensor_is_not_shown_to_a_guard(tmp_path: Path) -> None:
     """It would end the process."""
     program = """
 import warnings, torch, compilemask
@@ -158,7 +159,9 @@ for inputs in ((nested, k, v), (q, nested, v), (q, k, nested)):
     except compilemask.errors.ShapeError as error:
         print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    # Elsewhere than in the checkout, whose folder of the package's name is a part of it.
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.splitlines() == [
         f"{name} is a nested tensor, expected a dense (torch.strided) one" for name in "qkv"
     ]
