@@ -106,14 +106,15 @@ def _clear(length: int, device: str, radius: int = RADIUS) -> tuple[cm.Mask, Pre
 
 
 def _near(sizes: tuple[int, ...], window: tuple[int, ...], q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
-    """Whether a key lies in the window around a query along each axis, which moves inward at the borders."""
-    found = torch.ones_like(q, dtype=torch.bool) & torch.ones_like(kv, dtype=torch.bool)
-    stride = math.prod(sizes)
+    """Whether a key lies in the window around a query along each axis, which moves inward at the borders.
+
+    In comparisons alone: FlexAttention's backends do not come to an end over a clamp, or refuse it.
+    """
+    found, stride = kv >= 0, math.prod(sizes)
     for size, width in zip(sizes, window, strict=True):
         stride //= size
-        first = (q // stride % size - width // 2).clamp(0, size - width)
-        at = kv // stride % size
-        found = found & (at >= first) & (at < first + width)
+        first, at = q // stride % size - width // 2, kv // stride % size
+        found = found & ((at >= first) | (at >= size - width)) & ((at < first + width) | (at < width))
     return found
 
 

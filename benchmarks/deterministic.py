@@ -21,10 +21,11 @@ def switched(name: str, call: Callable[Arguments, Result]) -> Callable[Arguments
 
     @wraps(call)
     def deterministic(*arguments: Arguments.args, **more: Arguments.kwargs) -> Result:
-        torch.use_deterministic_algorithms(True)
+        # `torch.use_deterministic_algorithms` also tells TorchInductor, which takes longer than short gradients.
+        torch._C._set_deterministic_algorithms(True)
         try:
             return call(*arguments, **more)
         finally:
-            torch.use_deterministic_algorithms(False)
+            torch._C._set_deterministic_algorithms(False)
 
     return deterministic

@@ -56,12 +56,10 @@ def _flex(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options
     torch._dynamo.reset()
     attend = torch.compile(flex_attention, dynamic=False, fullgraph=True)
     is_grouped = q.shape[1] != k.shape[1]
-    # TorchInductor simplifies the predicate of a clamped window for minutes where it compiles the build of its mask.
-    is_clamped = case.name.startswith("natten")
-    create = create_block_mask if is_clamped else torch.compile(create_block_mask, dynamic=False)
+    build_compiled = torch.compile(create_block_mask, dynamic=False)
 
     def build() -> BlockMask:
-        return create(case.predicate, None, None, q.shape[2], k.shape[2], device=str(q.device))
+        return build_compiled(case.predicate, None, None, q.shape[2], k.shape[2], device=str(q.device))
 
     def forward(block_mask: BlockMask) -> torch.Tensor:
         return attend(q, k, v, block_mask=block_mask, enable_gqa=is_grouped, kernel_options=options or None)

@@ -37,9 +37,11 @@ alone and `cudnn` is cuDNN's attention, both for causal masks only; `flex-fa4` a
 backends.
 """
 BACKWARD = """\
-All gradients, from the saved output on; plain calls, as peers cannot be captured. `compilemask-deterministic` is this
-project under `torch.use_deterministic_algorithms(True)`: its factor is what equal runs cost. CLEAR lies in raster order
-and its tiles are rows of tokens; tiles that are patches of the image are below.
+All gradients, from the saved output on; plain calls, as peers cannot be captured. CLEAR lies in raster order and its
+tiles are rows of tokens; tiles that are patches of the image are below.
+"""
+DETERMINISTIC = """\
+The same under `torch.use_deterministic_algorithms(True)`: the factor is what runs cost that are equal bit by bit.
 """
 TRAINING = """\
 A step of training on the host's clock: offsets of a prompt and answers that are new in each step, the mask for them,
@@ -172,6 +174,9 @@ def page() -> str:
         INTRODUCTION,
         *_section("Forward, bf16, 16 heads", "forward", _forward),
         *_section("Backward, bf16, 16 heads", "backward", lambda found: [BACKWARD, _compared(found, "bwd")]),
+        *_section(
+            "Deterministic gradients", "deterministic", lambda found: [DETERMINISTIC, _compared(found, "bwd")]
+        ),
         *_section(
             "Training steps with new lengths", "training", lambda found: [TRAINING, _compared(found, "training")]
         ),
