@@ -174,9 +174,7 @@ def page() -> str:
         INTRODUCTION,
         *_section("Forward, bf16, 16 heads", "forward", _forward),
         *_section("Backward, bf16, 16 heads", "backward", lambda found: [BACKWARD, _compared(found, "bwd")]),
-        *_section(
-            "Deterministic gradients", "deterministic", lambda found: [DETERMINISTIC, _compared(found, "bwd")]
-        ),
+        *_section("Deterministic gradients", "deterministic", lambda found: [DETERMINISTIC, _compared(found, "bwd")]),
         *_section(
             "Training steps with new lengths", "training", lambda found: [TRAINING, _compared(found, "training")]
         ),

@@ -20,6 +20,7 @@ from compilemask.runtime import hopper, known_calls, known_forms, launch, split_
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.direct_gradient import attention_with_gradient
 from compilemask.runtime.known_calls import KnownCall, direct_call
+from compilemask.runtime.program import Program
 from compilemask.runtime.target import Target
 
 
@@ -331,6 +332,31 @@ def test_descriptors_of_one_call(gpu: Gpu) -> None:
         base = descriptor.buffer.data_ptr()
         assert arguments[5] == base + 4 * descriptor.layout.order
         assert 0.5 in arguments
+
+
+def test_a_mask_of_tables_is_transposed_once_attention_has_started(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = (x.requires_grad_() for x in halves())
+    build, built = Program.build, list[tuple[bool, int]]()
+
+    def noted(program: Program, *arguments: Any) -> Descriptor:
+        built.append((program is transposed, len(gpu.launches)))
+        return build(program, *arguments)
+
+    monkeypatch.setattr(Program, "build", noted)
+    for ends in ((0, 100, 300), (0, 20, 300)):
+        offsets = torch.tensor(ends, dtype=torch.int32)
+        mask = cm.document(offsets) & cm.causal()
+        transposed = cm.compile(mask).program.transposed
+        del built[:], gpu.launches[:]
+        out = cm.attention(q, k, v, mask)
+        assert built == [(False, 0), (True, 1)]
+        expected = cm.compile(mask).descriptor(300, gradient=True)
+        saved = out.grad_fn.saved_tensors[5:]  # type: ignore[union-attr]
+        assert all(torch.equal(a, b) for a, b in zip(saved, expected.tensors, strict=True))
+    with pytest.raises(MaskError, match="batch 3, q has 1"):
+        cm.attention(q, k, v, cm.padding(torch.tensor([1, 2, 3])))
+    with pytest.raises(MaskError, match="300"):
+        cm.attention(q, k, v, cm.document(torch.tensor([0, 301], dtype=torch.int32)))
 
 
 def test_addresses_that_tma_cannot_read(gpu: Gpu) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import count
@@ -175,6 +175,24 @@ class Compiled:
             load_kernels([self._program_for(rows, patches), self.transposed._program_for(None, patches)], where)
         transposed = self.transposed._built_on(where, keys, queries, None, patches)
         return _constant_descriptors.with_transpose(self._built_on(where, queries, keys, rows, patches), transposed)
+
+    def descriptor_before_transpose(
+        self, device: torch.device, queries: int, keys: int
+    ) -> tuple[Descriptor, Callable[[], Descriptor]]:
+        """As `descriptor` with a gradient, in two parts: that without its transpose, and what adds it.
+
+        In between a caller starts what follows the first part only: on a GPU that would wait for the host otherwise.
+        For masks with tables on a CPU or a CUDA device with an index; others have descriptors that are kept.
+        """
+        self._check_lengths(queries, keys)
+        if device.type == "cuda" and queries and keys:
+            load_kernels([self.program, self.program.transposed], device)
+        descriptor = self._built_on(device, queries, keys, None, None)
+
+        def complete() -> Descriptor:
+            return replace(descriptor, transposed=self.transposed._built_on(device, keys, queries, None, None))
+
+        return descriptor, complete
 
     def descriptor_on(
         self,

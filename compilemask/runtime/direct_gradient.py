@@ -6,7 +6,7 @@ the GPU. What is saved, and in what order, is what the operator saves: a checkpo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Any, cast
 from weakref import ref
@@ -31,9 +31,14 @@ def attention_with_gradient(
     descriptor: Descriptor,
     scale: float,
     addresses: Addresses | None,
+    complete: Callable[[], Descriptor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`KnownCall.attend`, differentiable in q, k and v."""
-    return cast("tuple[torch.Tensor, torch.Tensor]", _Attention.apply(q, k, v, descriptor, scale, call, addresses))
+    """`KnownCall.attend`, differentiable in q, k and v.
+
+    `complete` gives the descriptor with its transpose, if it has none yet: it is called once attention has started.
+    """
+    attend = cast("Callable[..., tuple[torch.Tensor, torch.Tensor]]", _Attention.apply)
+    return attend(q, k, v, descriptor, scale, call, addresses, complete)
 
 
 class _Attention(torch.autograd.Function):
@@ -47,8 +52,10 @@ class _Attention(torch.autograd.Function):
         scale: float,
         call: KnownCall,
         addresses: Addresses | None,
+        complete: Callable[[], Descriptor] | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         out, lse = call.attend(q, k, v, descriptor, scale, addresses)
+        descriptor = descriptor if complete is None else complete()
         ctx.save_for_backward(q, k, v, out, lse, *descriptor.tensors)
         ctx.set_materialize_grads(False)
         # Not the descriptor itself: its memory is freed with all that is saved.
@@ -62,7 +69,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: torch.Tensor | None) -> tuple[Any, ...]:
         grad_out, grad_lse = grad_outputs
         if grad_out is None and grad_lse is None:
-            return (None,) * 7
+            return (None,) * 8
         saved = ctx.saved_tensors
         q, k, v, out, lse, *descriptor = saved
         if grad_out is None:
@@ -79,7 +86,7 @@ class _Attention(torch.autograd.Function):
                 differentiate = attention_backward_cpu if q.device.type == "cpu" else known.on_gpu
                 inputs = GradientInputs(*given, _descriptor(descriptor, ctx.descriptor(), ctx.layouts), ctx.scale)
                 *gradients, _ = differentiate(inputs)
-        return *gradients, *(None,) * 4
+        return *gradients, *(None,) * 5
 
 
 def _descriptor(
