@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compilemask.dialects.semantics.triton_ptx import ptx
-from compilemask.dialects.triton.inline_ptx import KEEP_WHERE_SET
+from compilemask.dialects.triton.inline_ptx import KEEP_WHERE_SET, MULTIPLY_UNLESS_ONE
 
 ROWS = 64
 FLOATS = {"0fFF800000": -math.inf, "0f00000000": 0.0}
@@ -66,3 +66,41 @@ def test_bits_of_columns(key: tuple[float, int]) -> None:
         octet, pair = np.arange(64) >> 3, np.arange(64) & 1
         shown = (octet == column >> 3) & (pair == (column & 1))
         assert np.array_equal(found[0], np.where(shown, 1.0, np.float32(key[0])))
+
+
+def run_warp(text: str, floats: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """What the threads of a warp, which votes, make of their registers: floats and factors [32, n]."""
+    registers = np.concatenate([floats, floats, factors], axis=1)
+    predicate = np.zeros(len(floats), dtype=np.bool_)
+    multiplies = True
+    for line in text.splitlines():
+        name, numbers = line.split()[0], [int(number) for number in re.findall(r"\$(\d+)", line)]
+        if name in ("setp.neu.f32", "setp.neu.or.f32"):
+            assert "0f3F800000" in line
+            differs = registers[:, numbers[0]] != 1
+            predicate = predicate | differs if line.endswith(", p;") else differs
+        elif name == "vote.sync.any.pred":
+            predicate[:] = predicate.any()
+        elif name == "@!p":
+            assert len(set(predicate.tolist())) == 1, "the branch is taken by some threads alone"
+            multiplies = bool(predicate[0])
+        elif name == "mul.f32" and multiplies:
+            target, first, second = numbers
+            registers[:, target] = registers[:, first] * registers[:, second]
+        else:
+            assert name in ("{", ".reg", "mul.f32", "DONE:", "}")
+    return registers[:, : floats.shape[1]]
+
+
+@pytest.mark.parametrize("factor", [0.5, math.nan, math.inf])
+@pytest.mark.parametrize("place", [*np.ndindex(2, 2), None])
+def test_multiply_unless_one(place: tuple[int, int] | None, factor: float) -> None:
+    """A single factor that is not 1, of the first or the last thread, of its first or its second row."""
+    count = MULTIPLY_UNLESS_ONE.packed
+    x = np.random.default_rng(0).standard_normal((32, count), dtype=np.float32)
+    by_row = np.ones((32, 2), dtype=np.float32)
+    if place is not None:
+        by_row[31 * place[0], place[1]] = factor
+    factors = by_row[:, np.arange(count) // 2 % 2]
+    expected = ptx(MULTIPLY_UNLESS_ONE.text, (x, factors))
+    assert np.array_equal(run_warp(MULTIPLY_UNLESS_ONE.text, x, factors), expected, equal_nan=True)
