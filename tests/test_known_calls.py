@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -141,24 +142,26 @@ def test_without_guards_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_gradients_are_enabled_or_not() -> None:
     q, k, v = inputs()
     q.requires_grad_()
-    descriptor = cm.compile(cm.causal()).descriptor(40)
+    mask = cm.causal()
+    descriptor = cm.compile(mask).descriptor(40)
     for _ in range(2):
-        assert cm.attention(q, k, v, cm.causal()).requires_grad
+        with torch.no_grad():
+            assert not cm.attention(q, k, v, mask).requires_grad
+            assert not cm.attention(q, k, v, descriptor).requires_grad
+        assert cm.attention(q, k, v, mask).requires_grad
         with pytest.raises(GradientError, match="without its transpose"):
             cm.attention(q, k, v, descriptor)
-        with torch.no_grad():
-            assert not cm.attention(q, k, v, cm.causal()).requires_grad
-            assert not cm.attention(q, k, v, descriptor).requires_grad
     q.requires_grad_(False)
-    assert not cm.attention(q, k, v, cm.causal()).requires_grad
+    assert not cm.attention(q, k, v, mask).requires_grad
 
 
 def test_inference_mode() -> None:
     q, k, v = inputs()
+    mask = cm.causal()
     for _ in range(2):
-        assert not cm.attention(q, k, v, cm.causal()).is_inference()
+        assert not cm.attention(q, k, v, mask).is_inference()
         with torch.inference_mode():
-            assert cm.attention(q, k, v, cm.causal()).is_inference()
+            assert cm.attention(q, k, v, mask).is_inference()
 
 
 def test_scales() -> None:
@@ -186,6 +189,17 @@ def test_descriptors() -> None:
         for descriptor, error in wrong:
             with pytest.raises(error):
                 cm.attention(q, k, v, descriptor)
+
+
+def test_what_is_known_of_a_layout_is_not_taken_for_that_of_another() -> None:
+    """Another could come to lie where a layout lay, if that was not held."""
+    call, descriptor = known(*inputs()), cm.compile(cm.causal()).descriptor(40).clone()
+    descriptor = replace(descriptor, layout=replace(descriptor.layout))
+    call.check(descriptor)
+    held = weakref.ref(descriptor.layout)
+    del descriptor
+    gc.collect()
+    assert held() is not None
 
 
 def test_masks() -> None:
@@ -226,12 +240,15 @@ def test_a_mask_is_not_kept_alive_nor_taken_for_another() -> None:
     assert call.descriptor(given, cm.window(4)) is None
 
 
-def test_descriptors_that_are_no_longer_kept() -> None:
+def test_descriptors_that_are_no_longer_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_calls, "KEPT_OF_A_CALL", 40)
     q, k, v = inputs()
     mask = cm.causal()
     expected = cm.attention(q, k, v, mask)
-    for width in range(1, 50):
-        cm.attention(q, k, v, cm.window(width))
+    # Of masks that are gone the next ones take the identity.
+    others = [cm.window(width) for width in range(1, 50)]
+    for other in others:
+        cm.attention(q, k, v, other)
         assert torch.equal(cm.attention(q, k, v, mask), expected)
     (call,) = known_calls._known.all()
     assert len(call._given) <= known_calls.KEPT_OF_A_CALL
@@ -357,6 +374,25 @@ def test_a_mask_of_tables_is_transposed_once_attention_has_started(gpu: Gpu, mon
         cm.attention(q, k, v, cm.padding(torch.tensor([1, 2, 3])))
     with pytest.raises(MaskError, match="300"):
         cm.attention(q, k, v, cm.document(torch.tensor([0, 301], dtype=torch.int32)))
+
+
+def test_few_layouts_are_kept_of_a_call(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_calls, "KEPT_OF_A_CALL", 3)
+    call, descriptor = halves(), cm.compile(cm.causal()).descriptor(300)
+    for _ in range(10):
+        cm.attention(*call, mask=replace(descriptor, layout=replace(descriptor.layout)))
+    (found,) = known_calls._known.all()
+    assert 0 < len(found._fitting) <= 3
+    assert 0 < len(found._plans) <= 3
+
+
+def test_layouts_of_plans_are_held(gpu: Gpu) -> None:
+    call, descriptor = halves(), cm.compile(cm.causal()).descriptor(300).clone()
+    descriptor = replace(descriptor, layout=replace(descriptor.layout))
+    cm.attention(*call, mask=descriptor)
+    (known_call,) = known_calls._known.all()
+    assert [layout for layout, _ in known_call._plans.values()] == [descriptor.layout]
+    assert [id(layout) for layout, _ in known_call._plans.values()] == list(known_call._plans)
 
 
 def test_addresses_that_tma_cannot_read(gpu: Gpu) -> None:

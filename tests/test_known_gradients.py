@@ -194,3 +194,16 @@ def test_plans(planned: list[Any]) -> None:
     followed = ["40 True", "50 True", "40 False", *["looked up"] * 4]
     assert [note for note in planned if not note.startswith("plan")] == followed * 2
     assert [note for note in planned if note.startswith("plan")] == ["plan 40 True", "plan 50 True", "plan 40 False"]
+    # Another layout could come to lie where one lay, if that was not held.
+    assert [id(layout) for layout, _ in known._plans.values()] == [identity for identity, _ in known._plans]
+
+
+def test_few_plans_are_kept(planned: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_gradients, "KEPT_PLANS", 3)
+    q = half(1, 2, 40, 64)
+    known = KnownGradient(q, q, q, q)
+    for keys in range(40, 50):
+        descriptor = cm.compile(cm.causal()).descriptor(40, keys, gradient=True)
+        known.on_gpu(GradientInputs(q, None, q, q, q, q, q[..., 0], descriptor, 1.0))
+        assert 0 < len(known._plans) <= 3
+    assert planned[-1] == "49 True"
