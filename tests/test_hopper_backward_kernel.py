@@ -187,6 +187,12 @@ def test_rows_that_see_nothing_and_keys_that_nobody_sees(head_dim: int) -> None:
     check(cm.padding(torch.zeros(1, dtype=torch.int32)), 140, 140, head_dim=head_dim)
 
 
+@pytest.mark.parametrize("lane", range(4))
+def test_steps_whose_pairs_are_all_in_one_word(lane: int) -> None:
+    """Steps of which nobody sees anything are passed by: all four words of a pattern's rows say so, not some."""
+    check(cm.where(lambda q, kv, lane: q // 2 % 4 == lane, lane=lane), 130, 130)
+
+
 @pytest.mark.parametrize("scale", [0.0, -0.3, 1.0])
 def test_scales(scale: float) -> None:
     check(cm.causal(), 200, 200, scale=scale)
