@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from compare import assert_close
+from compare import assert_close, dense_attention, random_inputs
 
+import compilemask as cm
 from compilemask.errors import MaskError
 
 transformers: Any = pytest.importorskip("transformers")
@@ -80,6 +81,28 @@ def test_decoding() -> None:
     eager, compiled = (model_of("llama", name).double() for name in ("eager", integration.NAME))
     options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
     assert torch.equal(compiled.generate(IDS, **options), eager.generate(IDS, **options))
+
+
+@pytest.mark.parametrize(
+    ("said", "of_module", "causal"), [(None, True, True), (None, False, False), (False, True, False)]
+)
+def test_without_a_mask(said: bool | None, of_module: bool, causal: bool) -> None:
+    """Attention that a model leaves without a mask is causal if the call or else the module says so."""
+    module = torch.nn.Module()
+    module.is_causal = of_module
+    q, k, v = random_inputs(1, 2, 2, 5, 9, 8, torch.float64)
+    out, weights = integration.attention_forward(module, q, k, v, None, is_causal=said)
+    visible = (cm.causal(align="bottom_right") if causal else cm.full()).dense(5, 9)
+    assert weights is None
+    assert_close(out.transpose(1, 2), dense_attention(q, k, v, visible)[0], 1e-12)
+
+
+def test_scale_and_softcap() -> None:
+    q, k, v = random_inputs(1, 2, 2, 9, 9, 8, torch.float64)
+    out, _ = integration.attention_forward(torch.nn.Module(), q, k, v, cm.causal(), scaling=0.7, softcap=1.5)
+    scores = 1.5 * torch.tanh(0.7 * q @ k.mT / 1.5)
+    weights = scores.masked_fill(~cm.causal().dense(9, 9), -torch.inf).softmax(dim=-1)
+    assert_close(out.transpose(1, 2), weights @ v, 1e-12)
 
 
 def test_what_is_refused() -> None:
