@@ -88,7 +88,7 @@ def test_decoding() -> None:
 )
 def test_without_a_mask(said: bool | None, of_module: bool, causal: bool) -> None:
     """Attention that a model leaves without a mask is causal if the call or else the module says so."""
-    module = torch.nn.Module()
+    module: Any = torch.nn.Module()
     module.is_causal = of_module
     q, k, v = random_inputs(1, 2, 2, 5, 9, 8, torch.float64)
     out, weights = integration.attention_forward(module, q, k, v, None, is_causal=said)
