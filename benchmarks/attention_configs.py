@@ -22,9 +22,9 @@ from forward import FLUSH_BYTES, _graph, _milliseconds
 import compilemask as cm
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.lowering.tiling_to_tt.attention import AttentionConfig, attention_module, attention_op, emit
-from compilemask.runtime.attention_cuda import ELEMENTS, kernel_arguments
-from compilemask.runtime.compile_kernel import Options, compile_for, kernel_for
-from compilemask.runtime.launch import launch
+from compilemask.runtime.gpu.attention_cuda import ELEMENTS, kernel_arguments
+from compilemask.runtime.gpu.compile_kernel import Options, compile_for, kernel_for
+from compilemask.runtime.gpu.launch import launch
 
 DEFAULT = "128x64x8x3,128x64x4x3,128x128x8x2,128x128x8x3,128x64x8x2,64x64x4x3,128x32x8x3"
 

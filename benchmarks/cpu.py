@@ -178,7 +178,7 @@ def run_case(found: Case, queries: int, threads: int, options: argparse.Namespac
 def overheads(calls: int = 10_000) -> dict[str, float]:
     """What attention costs beside its arithmetic, in one thread: the first call in ms, compiled and from disk; a small
     call in us, outside the compiled function; and what memory grows by in MiB over many of them."""
-    from compilemask.runtime import attention_cpu_jit, upstream_mlir
+    from compilemask.runtime.cpu import attention_cpu_jit, upstream_mlir
 
     upstream_mlir.find()  # imports the bindings
     torch.set_num_threads(1)
@@ -220,7 +220,7 @@ def _resident() -> float:
 
 def _outside_and_inside(call: Call, calls: int = 5000) -> tuple[float, float]:
     """Medians in us of a call's time outside the compiled function, which is its overhead, and inside."""
-    from compilemask.runtime.host_code import Arguments, HostFunction
+    from compilemask.runtime.cpu.host_code import Arguments, HostFunction
 
     outside: list[float] = []
     inside: list[float] = []

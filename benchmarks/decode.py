@@ -101,7 +101,7 @@ def sdpa(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Prepa
 @contextmanager
 def _split(name: str) -> Generator[None, None, None]:
     """How this project splits keys in an implementation of this name."""
-    from compilemask.runtime import split_keys
+    from compilemask.runtime.gpu import split_keys
 
     with ExitStack() as stack:
         for part in name.split("-")[1:] if name.startswith(OURS) else ():
@@ -117,7 +117,7 @@ def _split(name: str) -> Generator[None, None, None]:
 @contextmanager
 def _scheduled(block_kv: int, num_warps: int, num_stages: int) -> Generator[None, None, None]:
     """The split kernel cut and scheduled like this."""
-    from compilemask.runtime import attention_split_cuda as module
+    from compilemask.runtime.gpu import attention_split_cuda as module
 
     chosen = module.split_config
 

@@ -23,11 +23,11 @@ from hopper_configs import main, report_times
 
 import compilemask as cm
 from compilemask.lowering.tiling_to_ttg.attention_backward import Ahead, HopperBackwardConfig
-from compilemask.runtime.attention_backward_cuda import attention_backward_cuda
-from compilemask.runtime.attention_cuda import ELEMENTS
-from compilemask.runtime.gradient_inputs import GradientInputs
-from compilemask.runtime.hopper import attention_gpu
-from compilemask.runtime.hopper_backward import attention_backward_hopper, backward_binary
+from compilemask.runtime.calls.gradient_inputs import GradientInputs
+from compilemask.runtime.gpu.attention_backward_cuda import attention_backward_cuda
+from compilemask.runtime.gpu.attention_cuda import ELEMENTS
+from compilemask.runtime.gpu.hopper import attention_gpu
+from compilemask.runtime.gpu.hopper_backward import attention_backward_hopper, backward_binary
 
 DEFAULT = "sum,leave"
 PORTABLE = "portable"

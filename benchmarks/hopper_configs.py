@@ -25,8 +25,8 @@ from forward import FLUSH_BYTES, _graph, _milliseconds
 
 import compilemask as cm
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule
-from compilemask.runtime.attention_cuda import ELEMENTS, attention_cuda
-from compilemask.runtime.hopper import hopper_binary, prepare_launch
+from compilemask.runtime.gpu.attention_cuda import ELEMENTS, attention_cuda
+from compilemask.runtime.gpu.hopper import hopper_binary, prepare_launch
 
 DEFAULT = "grid,grid+mbarrier,static,atomic,grid+dirty,grid+h16"
 PORTABLE = "portable"

@@ -10,7 +10,7 @@ import torch
 from cases import Case
 
 import compilemask as cm
-from compilemask.runtime.hopper import best_rows
+from compilemask.runtime.gpu.hopper import best_rows
 
 Call = Callable[[], torch.Tensor]
 

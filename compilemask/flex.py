@@ -13,7 +13,7 @@ from compilemask.language.extent import Extent
 from compilemask.language.from_mask_mod import from_mask_mod
 from compilemask.language.leaves import full
 from compilemask.language.mask import Mask
-from compilemask.runtime.operator import attention
+from compilemask.runtime.calls.operator import attention
 from compilemask.score import Score, from_score_mod
 
 if TYPE_CHECKING:

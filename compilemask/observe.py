@@ -93,8 +93,8 @@ def _names(given: Names) -> Collection[str] | None:
 
 
 _KEEPING = (
-    *("compiled", "compile_kernel", "known_calls", "known_gradients", "attention_backward_cuda"),
-    *("hopper", "hopper_backward", "hopper_backward_queries"),
+    *("compiled", "calls.known_calls", "calls.known_gradients", "gpu.compile_kernel", "gpu.attention_backward_cuda"),
+    *("gpu.hopper", "gpu.hopper_backward", "gpu.hopper_backward_queries"),
 )
 """Modules of the runtime that keep what they compiled."""
 

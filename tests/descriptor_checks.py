@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from compilemask.lowering.patch_grid import PATCH_WORDS
-from compilemask.runtime.bits import unpack
+from compilemask.runtime.cpu.bits import unpack
 from compilemask.runtime.descriptor import Descriptor
 
 TILE = 128

@@ -212,7 +212,7 @@ def time_limit(seconds: int) -> Iterator[None]:
 
 def try_triton(text: str) -> tuple[str, str | None]:
     """Compile Triton IR in a child process: whatever Triton does there, this process gets an error of ours at most."""
-    from compilemask.runtime.compile_kernel import compile_in_child
+    from compilemask.runtime.gpu.compile_kernel import compile_in_child
 
     try:
         compile_in_child(text, "cuda:90")

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from compilemask.lowering.descriptor_layout import Layout
 from compilemask.lowering.patch_grid import Patches, PatchGrid
-from compilemask.runtime.build_cpu import RowsOfMask, build
+from compilemask.runtime.cpu.build_cpu import RowsOfMask, build
+from compilemask.runtime.cpu.row_intervals import IntervalSet
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.row_intervals import IntervalSet
 
 Visible = NDArray[np.bool_]
 

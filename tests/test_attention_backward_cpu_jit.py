@@ -9,7 +9,7 @@ from sample_masks import MASKS
 from test_gradients import check
 
 import compilemask as cm
-from compilemask.runtime import attention_backward_cpu, upstream_mlir
+from compilemask.runtime.cpu import attention_backward_cpu, upstream_mlir
 from compilemask.runtime.descriptor import Descriptor
 
 pytestmark = pytest.mark.skipif(upstream_mlir.find() is None, reason="upstream MLIR's bindings are not installed")

@@ -10,7 +10,7 @@ from test_descriptor_build_cpu import built, dense
 
 import compilemask as cm
 from compilemask.lowering.descriptor_layout import Layout
-from compilemask.runtime import attention_cpu, attention_cpu_jit, build_cpu, upstream_mlir
+from compilemask.runtime.cpu import attention_cpu, attention_cpu_jit, build_cpu, upstream_mlir
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.program import rows_of_mask
 

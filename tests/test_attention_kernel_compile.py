@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import AnyFloat, bf16, f16
 
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.lowering.tiling_to_tt.attention import AttentionConfig, attention_module, attention_op, emit
-from compilemask.runtime.target import parse_target
+from compilemask.runtime.gpu.target import parse_target
 
 SHARED_MEMORY = {"cuda:80": 163, "cuda:90": 227, "cuda:100": 227, "cuda:120": 99, "hip:gfx942": 64}
 """KiB that one block may have."""

@@ -15,7 +15,7 @@ from compilemask.lowering.tiling_to_tt.attention_backward_config import Backward
 from compilemask.lowering.tiling_to_tt.attention_backward_keys import emit_keys
 from compilemask.lowering.tiling_to_tt.attention_backward_queries import emit_queries
 from compilemask.lowering.tiling_to_tt.attention_backward_rows import emit_rows
-from compilemask.runtime.target import parse_target
+from compilemask.runtime.gpu.target import parse_target
 
 EMITTERS = {"keys": emit_keys, "queries": emit_queries}
 

@@ -15,7 +15,8 @@ from compare import random_inputs
 
 import compilemask as cm
 from compilemask.lowering.descriptor_layout import VERSION
-from compilemask.runtime import compiled_kernels, operator
+from compilemask.runtime import compiled_kernels
+from compilemask.runtime.calls import operator
 from compilemask.runtime.program import Program
 from compilemask.tools import cli, opt
 

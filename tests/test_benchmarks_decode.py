@@ -12,9 +12,9 @@ import torch
 from compare import assert_close, dense_attention, random_inputs
 
 import compilemask as cm
-from compilemask.runtime import attention_split_cuda
-from compilemask.runtime.compile_kernel import Options
-from compilemask.runtime.split_keys import Split, split_of
+from compilemask.runtime.gpu import attention_split_cuda
+from compilemask.runtime.gpu.compile_kernel import Options
+from compilemask.runtime.gpu.split_keys import Split, split_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 decode: Any = import_module("decode")

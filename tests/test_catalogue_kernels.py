@@ -9,7 +9,7 @@ from test_descriptor_kernels import check_equal
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
 from compilemask.runtime import compile
-from compilemask.runtime.compile_kernel import compile_for
+from compilemask.runtime.gpu.compile_kernel import compile_for
 from compilemask.runtime.program import OPTIONS
 
 LARGEST = ["draft_tree", "hstu_arbitrary", "natten2d, dilated", "natten3d", "sliding_tile3d", "topk_blocks"]

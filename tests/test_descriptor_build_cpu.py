@@ -12,7 +12,7 @@ from interval_samples import SAMPLES
 
 from compilemask.errors import DescriptorError
 from compilemask.lowering.descriptor_layout import Layout, ceil_div
-from compilemask.runtime import build_cpu
+from compilemask.runtime.cpu import build_cpu
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.program import rows_of_mask
 

@@ -23,9 +23,10 @@ from compilemask.dialects.registry import make_context
 from compilemask.errors import MaskError
 from compilemask.lowering.descriptor_layout import Layout
 from compilemask.lowering.tiling_to_scf.descriptor import Source, descriptor
-from compilemask.runtime import build_cpu_jit, program, upstream_mlir
+from compilemask.runtime import program
+from compilemask.runtime.cpu import build_cpu_jit, upstream_mlir
+from compilemask.runtime.cpu.host_code import HostFunction
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.host_code import HostFunction
 
 pytestmark = pytest.mark.skipif(upstream_mlir.find() is None, reason="upstream MLIR's bindings are not installed")
 LENGTHS = [(1, 1), (17, 300), (128, 128), (137, 137), (400, 256), (300, 1000), (1025, 640)]

@@ -7,7 +7,7 @@ from descriptor_digests import MADE, check, in_numpy, kept
 from test_descriptor_build_cpu_jit import compiled_build
 
 import compilemask as cm
-from compilemask.runtime import upstream_mlir
+from compilemask.runtime.cpu import upstream_mlir
 from compilemask.runtime.descriptor import Descriptor
 
 

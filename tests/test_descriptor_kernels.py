@@ -22,8 +22,9 @@ from compilemask.language.mask import Mask
 from compilemask.lowering.descriptor_layout import Layout, ceil_div
 from compilemask.lowering.interval_to_tiling import tiling_function
 from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
-from compilemask.runtime import Descriptor, build_cpu, compile
+from compilemask.runtime import Descriptor, compile
 from compilemask.runtime.compiled import Compiled
+from compilemask.runtime.cpu import build_cpu
 from compilemask.runtime.parameters import Parameter, on_device
 from compilemask.runtime.program import Program, rows_of_mask
 

@@ -8,7 +8,7 @@ from sample_masks import MASKS
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
 from compilemask.runtime import compile
-from compilemask.runtime.compile_kernel import compile_for
+from compilemask.runtime.gpu.compile_kernel import compile_for
 from compilemask.runtime.program import OPTIONS
 
 MACHINE_CODE = {"cuda": "cubin", "hip": "hsaco"}

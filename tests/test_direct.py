@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import compilemask
 from compilemask.errors import CompileMaskError
-from compilemask.runtime import compile, operator
-from compilemask.runtime.direct import is_direct
+from compilemask.runtime import compile
+from compilemask.runtime.calls import operator
+from compilemask.runtime.calls.direct import is_direct
 
 
 class Subclass(torch.Tensor):

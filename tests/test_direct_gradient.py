@@ -19,10 +19,10 @@ from torch.utils.checkpoint import checkpoint
 
 import compilemask as cm
 from compilemask.errors import CompileMaskError, GradientError
-from compilemask.runtime import direct_gradient, operator
+from compilemask.runtime.calls import direct_gradient, operator
+from compilemask.runtime.calls.gradient_inputs import GradientInputs, Gradients
+from compilemask.runtime.calls.known_calls import direct_call
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
-from compilemask.runtime.known_calls import direct_call
 
 Inputs = Sequence[torch.Tensor]
 

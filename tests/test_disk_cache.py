@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 import compilemask
-from compilemask.runtime import compile, compile_kernel, disk_cache
-from compilemask.runtime.binary import Binary
-from compilemask.runtime.compile_kernel import Source
-from compilemask.runtime.target import Target
+from compilemask.runtime import compile
+from compilemask.runtime.gpu import compile_kernel, disk_cache
+from compilemask.runtime.gpu.binary import Binary
+from compilemask.runtime.gpu.compile_kernel import Source
+from compilemask.runtime.gpu.target import Target
 
 pytest.importorskip("triton")
 HOPPER, AMPERE = Target("cuda", 90), Target("cuda", 80)

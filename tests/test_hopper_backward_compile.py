@@ -15,8 +15,8 @@ from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackward
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import kernel_arguments
 from compilemask.lowering.tiling_to_ttg.attention_config import SHARED_MEMORY, TILE
 from compilemask.passes.legalize_triton import legalize
-from compilemask.runtime.hopper_backward import backward_binary
-from compilemask.runtime.target import parse_target
+from compilemask.runtime.gpu.hopper_backward import backward_binary
+from compilemask.runtime.gpu.target import parse_target
 
 pytest.importorskip("triton")
 CASES = [

@@ -17,8 +17,8 @@ from compilemask.dialects.triton.printing import print_generic
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries import HopperQueriesConfig, emit_backward_queries
 from compilemask.lowering.tiling_to_ttg.attention_config import SHARED_MEMORY
 from compilemask.passes.legalize_triton import legalize
-from compilemask.runtime.hopper_backward_queries import queries_binary
-from compilemask.runtime.target import parse_target
+from compilemask.runtime.gpu.hopper_backward_queries import queries_binary
+from compilemask.runtime.gpu.target import parse_target
 
 pytest.importorskip("triton")
 

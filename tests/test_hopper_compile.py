@@ -17,8 +17,8 @@ from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule,
 from compilemask.lowering.tiling_to_ttg.attention_config import SHARED_MEMORY, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import kernel_arguments
 from compilemask.passes.legalize_triton import legalize
-from compilemask.runtime.hopper import hopper_binary
-from compilemask.runtime.tensor_map import MAP_BYTES
+from compilemask.runtime.gpu.hopper import hopper_binary
+from compilemask.runtime.gpu.tensor_map import MAP_BYTES
 
 pytest.importorskip("triton")
 ELEMENT: dict[torch.dtype, AnyFloat] = {torch.float16: f16, torch.bfloat16: bf16}
@@ -121,7 +121,7 @@ def test_ptxas_serializes_nothing(
     module = emit(attention_op(attention_module(head_dim, bf16)), config)
     path = tmp_path / "attention.ttgir"
     path.write_text(print_generic(legalize(module, triton.__version__)))
-    from compilemask.runtime.target import parse_target
+    from compilemask.runtime.gpu.target import parse_target
 
     kernel = triton.compile(str(path), target=parse_target("cuda:90").for_triton())
     ptx = tmp_path / "attention.ptx"

@@ -19,9 +19,9 @@ from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule,
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
 from compilemask.lowering.tiling_to_ttg.attention_config import SHARED_MEMORY
 from compilemask.passes.legalize_triton import legalize
-from compilemask.runtime.hopper import hopper_binary
-from compilemask.runtime.hopper_backward import backward_binary
-from compilemask.runtime.target import parse_target
+from compilemask.runtime.gpu.hopper import hopper_binary
+from compilemask.runtime.gpu.hopper_backward import backward_binary
+from compilemask.runtime.gpu.target import parse_target
 
 pytest.importorskip("triton")
 IMAGE, HIGH, VIDEO = (8, 16), (12, 16), (4, 4, 8)

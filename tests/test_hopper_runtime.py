@@ -19,15 +19,16 @@ from compilemask.errors import DescriptorError, DeviceError
 from compilemask.lowering.patch_grid import Patches, PatchGrid
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule
 from compilemask.lowering.tiling_to_ttg.attention_frame import kernel_arguments
-from compilemask.runtime import compile, driver, hopper, tensor_map
-from compilemask.runtime.attention_cuda import attention_cuda
-from compilemask.runtime.binary import Binary
-from compilemask.runtime.driver import Kernel
-from compilemask.runtime.hopper import best_rows, has_hopper_kernel, heads_together, prepare_launch
+from compilemask.runtime import compile
+from compilemask.runtime.gpu import driver, hopper, tensor_map
+from compilemask.runtime.gpu.attention_cuda import attention_cuda
+from compilemask.runtime.gpu.binary import Binary
+from compilemask.runtime.gpu.driver import Kernel
+from compilemask.runtime.gpu.hopper import best_rows, has_hopper_kernel, heads_together, prepare_launch
+from compilemask.runtime.gpu.patch_maps import PatchMaps, has_patch_maps
+from compilemask.runtime.gpu.target import Target
+from compilemask.runtime.gpu.tensor_map import TensorMaps, is_aligned, is_readable
 from compilemask.runtime.parameters import Parameter
-from compilemask.runtime.patch_maps import PatchMaps, has_patch_maps
-from compilemask.runtime.target import Target
-from compilemask.runtime.tensor_map import TensorMaps, is_aligned, is_readable
 
 
 class Driver:

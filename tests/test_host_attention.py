@@ -15,8 +15,8 @@ import torch
 from compare import assert_close, dense_attention, random_inputs
 
 import compilemask as cm
-from compilemask.runtime import attention_cpu_jit, upstream_mlir
-from compilemask.runtime.host_code import Arguments, HostFunction
+from compilemask.runtime.cpu import attention_cpu_jit, upstream_mlir
+from compilemask.runtime.cpu.host_code import Arguments, HostFunction
 
 pytestmark = pytest.mark.skipif(upstream_mlir.find() is None, reason="upstream MLIR's bindings are not installed")
 

@@ -25,9 +25,9 @@ from compilemask.lowering.tiling_to_scf.attention_backward_keys import attention
 from compilemask.lowering.tiling_to_scf.attention_backward_queries import attention_backward_queries
 from compilemask.lowering.tiling_to_scf.attention_frame import Blocks
 from compilemask.lowering.tiling_to_scf.builder import F32, I64, FunctionBuilder, memref
-from compilemask.runtime import host_code, host_object, upstream_mlir
-from compilemask.runtime.host_code import Arguments, HostFunction, compile_host_function
-from compilemask.runtime.host_object import LoadedObject
+from compilemask.runtime.cpu import host_code, host_object, upstream_mlir
+from compilemask.runtime.cpu.host_code import Arguments, HostFunction, compile_host_function
+from compilemask.runtime.cpu.host_object import LoadedObject
 
 pytestmark = pytest.mark.skipif(upstream_mlir.find() is None, reason="upstream MLIR's bindings are not installed")
 
@@ -158,7 +158,7 @@ def test_objects_that_cannot_be_loaded(folder: Path) -> None:
 def test_a_new_process_runs_no_compiler(folder: Path) -> None:
     program = (
         "import torch, compilemask as cm\n"
-        "from compilemask.runtime import host_code\n"
+        "from compilemask.runtime.cpu import host_code\n"
         "calls, compiled = [], host_code._compiled\n"
         "host_code._compiled = lambda text, name: (calls.append(name), compiled(text, name))[1]\n"
         "torch.manual_seed(0)\n"

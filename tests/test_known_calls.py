@@ -17,12 +17,13 @@ from test_hopper_runtime import Driver, half
 
 import compilemask as cm
 from compilemask.errors import DescriptorError, DeviceError, GradientError, MaskError, ScaleError
-from compilemask.runtime import hopper, known_calls, known_forms, launch, split_keys, tensor_map
+from compilemask.runtime.calls import known_calls, known_forms
+from compilemask.runtime.calls.direct_gradient import attention_with_gradient
+from compilemask.runtime.calls.known_calls import KnownCall, direct_call
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.direct_gradient import attention_with_gradient
-from compilemask.runtime.known_calls import KnownCall, direct_call
+from compilemask.runtime.gpu import hopper, launch, split_keys, tensor_map
+from compilemask.runtime.gpu.target import Target
 from compilemask.runtime.program import Program
-from compilemask.runtime.target import Target
 
 
 @pytest.fixture(autouse=True)
@@ -528,7 +529,7 @@ def test_the_same_descriptor_for_each_gradient(gpu: Gpu, monkeypatch: pytest.Mon
         seen.append(arguments[3])
         return attention_with_gradient(call, *arguments)
 
-    monkeypatch.setattr("compilemask.runtime.operator.attention_with_gradient", noted)
+    monkeypatch.setattr("compilemask.runtime.calls.operator.attention_with_gradient", noted)
     q, k, v = halves()
     q.requires_grad_()
     mask = cm.causal()

@@ -13,10 +13,10 @@ from test_hopper_runtime import half
 from torch.autograd.graph import saved_tensors_hooks
 
 import compilemask as cm
-from compilemask.runtime import direct_gradient, known_gradients
-from compilemask.runtime.attention_backward_cpu import attention_backward_cpu
-from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
-from compilemask.runtime.known_gradients import KnownGradient, direct_gradient_of
+from compilemask.runtime.calls import direct_gradient, known_gradients
+from compilemask.runtime.calls.gradient_inputs import GradientInputs, Gradients
+from compilemask.runtime.calls.known_gradients import KnownGradient, direct_gradient_of
+from compilemask.runtime.cpu.attention_backward_cpu import attention_backward_cpu
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from compilemask.runtime import launch
+from compilemask.runtime.gpu import launch
 
 
 def test_new_memory_of_a_size_as_tensors_have_it(monkeypatch: pytest.MonkeyPatch) -> None:

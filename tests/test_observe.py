@@ -22,12 +22,12 @@ from compilemask.lowering.tiling_to_ttg.attention import HopperConfig
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig
 from compilemask.passes.instrument import current_observers, observers_of_launches, observing, run_passes
 from compilemask.passes.observers import ReadBack, digest
-from compilemask.runtime import direct_gradient, gradient, operator
-from compilemask.runtime.attention_backward_cpu import attention_backward_cpu
-from compilemask.runtime.compile_kernel import compile_for, compile_in_child
-from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
-from compilemask.runtime.hopper import hopper_binary, hopper_text
-from compilemask.runtime.hopper_backward import backward_binary, backward_text
+from compilemask.runtime.calls import direct_gradient, gradient, operator
+from compilemask.runtime.calls.gradient_inputs import GradientInputs, Gradients
+from compilemask.runtime.cpu.attention_backward_cpu import attention_backward_cpu
+from compilemask.runtime.gpu.compile_kernel import compile_for, compile_in_child
+from compilemask.runtime.gpu.hopper import hopper_binary, hopper_text
+from compilemask.runtime.gpu.hopper_backward import backward_binary, backward_text
 
 HOPPER = HopperConfig.choose(64, f16)
 HOPPER_BACKWARD = HopperBackwardConfig.choose(64, f16)

@@ -10,8 +10,8 @@ from test_descriptor_build_cpu import built, dense, roomy
 
 import compilemask
 from compilemask.lowering.descriptor_layout import Layout
-from compilemask.runtime import build_cpu
-from compilemask.runtime.operator import attention
+from compilemask.runtime.calls.operator import attention
+from compilemask.runtime.cpu import build_cpu
 from compilemask.runtime.program import rows_of_mask
 
 

@@ -15,7 +15,7 @@ import compilemask
 from compilemask.dialects.semantics.triton import run_kernel
 from compilemask.lowering.tiling_to_tt.attention import AttentionConfig, attention_module, attention_op, emit
 from compilemask.runtime import Descriptor, compile
-from compilemask.runtime.attention_cuda import attention_kernel, kernel_arguments
+from compilemask.runtime.gpu.attention_cuda import attention_kernel, kernel_arguments
 
 WORD = 4
 

@@ -20,8 +20,8 @@ from compilemask.dialects.registry import make_context
 from compilemask.dialects.semantics.triton import run_kernel
 from compilemask.dialects.triton import tt
 from compilemask.dialects.triton.types import PointerType
-from compilemask.runtime import attention_backward_cuda
-from compilemask.runtime.gradient_inputs import GradientInputs
+from compilemask.runtime.calls.gradient_inputs import GradientInputs
+from compilemask.runtime.gpu import attention_backward_cuda
 
 _asked: list[torch.Tensor] = []
 """Tensors whose addresses were asked for, under `watch_addresses`."""

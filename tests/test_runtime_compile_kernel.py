@@ -6,7 +6,7 @@ import pytest
 
 from compilemask.errors import TargetError
 from compilemask.runtime import compile_for, compile_in_child
-from compilemask.runtime.compile_kernel import Options, Passes
+from compilemask.runtime.gpu.compile_kernel import Options, Passes
 
 pytest.importorskip("triton")
 

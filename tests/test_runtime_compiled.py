@@ -15,7 +15,7 @@ import compilemask
 from compilemask.errors import DeviceError, DTypeError, MaskError, ShapeError, TargetError
 from compilemask.language.text import parse_module
 from compilemask.runtime import attention, compile
-from compilemask.runtime.compile_kernel import Source
+from compilemask.runtime.gpu.compile_kernel import Source
 from compilemask.runtime.parameters import Parameter, on_device
 from compilemask.runtime.program import Program, load_kernels
 

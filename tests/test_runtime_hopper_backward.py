@@ -24,9 +24,9 @@ from compilemask.errors import DescriptorError
 from compilemask.lowering.patch_grid import Patches
 from compilemask.lowering.tiling_to_ttg.attention_backward import Ahead, HopperBackwardConfig, emit_backward
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries import HopperQueriesConfig, emit_backward_queries
-from compilemask.runtime import attention_backward_cuda, hopper_backward, hopper_backward_queries, patch_maps
-from compilemask.runtime.gradient_inputs import GradientInputs
-from compilemask.runtime.hopper_backward import attention_backward_hopper
+from compilemask.runtime.calls.gradient_inputs import GradientInputs
+from compilemask.runtime.gpu import attention_backward_cuda, hopper_backward, hopper_backward_queries, patch_maps
+from compilemask.runtime.gpu.hopper_backward import attention_backward_hopper
 
 TOLERANCE = 5e-3
 

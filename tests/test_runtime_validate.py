@@ -20,11 +20,11 @@ from compilemask.errors import (
     ScaleError,
     ShapeError,
 )
-from compilemask.runtime import build_cpu
-from compilemask.runtime.operator import attention
+from compilemask.runtime.calls.operator import attention
+from compilemask.runtime.cpu import build_cpu
+from compilemask.runtime.gpu.target import parse_target
 from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter
 from compilemask.runtime.program import rows_of_mask
-from compilemask.runtime.target import parse_target
 
 Change = Callable[[dict[str, Any]], None]
 

@@ -11,8 +11,8 @@ from test_runtime_backward_kernels import on_numpy
 
 import compilemask as cm
 from compilemask.errors import GradientError
-from compilemask.runtime import attention_backward_cuda
-from compilemask.runtime.gradient_inputs import GradientInputs
+from compilemask.runtime.calls.gradient_inputs import GradientInputs
+from compilemask.runtime.gpu import attention_backward_cuda
 from compilemask.runtime.scoring import Scoring
 
 __all__ = ["on_numpy"]

@@ -20,8 +20,8 @@ from compilemask.language.mask import Mask
 from compilemask.lowering.tiling_to_tt.attention import attention_module, attention_op
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule, emit
 from compilemask.passes.legalize_triton import legalize
+from compilemask.runtime.gpu.target import parse_target
 from compilemask.runtime.scoring import score_op
-from compilemask.runtime.target import parse_target
 
 NAMES = list(cases(1, 1))
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from test_attention_kernel_compile import SHARED_MEMORY, cuobjdump
 
-from compilemask.runtime.attention_split_cuda import COMBINE_OPTIONS, combine_text, split_kernel
-from compilemask.runtime.compile_kernel import Options
-from compilemask.runtime.target import parse_target
+from compilemask.runtime.gpu.attention_split_cuda import COMBINE_OPTIONS, combine_text, split_kernel
+from compilemask.runtime.gpu.compile_kernel import Options
+from compilemask.runtime.gpu.target import parse_target
 
 HALF, SINGLE = torch.bfloat16, torch.float32
 

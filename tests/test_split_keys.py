@@ -18,10 +18,10 @@ from compilemask.dialects.triton.types import PointerType
 from compilemask.language.text import parse_module
 from compilemask.lowering.patch_grid import Patches
 from compilemask.lowering.tiling_to_tt.attention_split_frame import MOST_SPLITS
-from compilemask.runtime import attention_split_cuda, hopper, split_keys
-from compilemask.runtime.attention_split_cuda import split_for, split_kernel
+from compilemask.runtime.gpu import attention_split_cuda, hopper, split_keys
+from compilemask.runtime.gpu.attention_split_cuda import split_for, split_kernel
+from compilemask.runtime.gpu.split_keys import Split, best_splits, split_of
 from compilemask.runtime.scoring import UNMODIFIED, Scoring
-from compilemask.runtime.split_keys import Split, best_splits, split_of
 
 PROCESSORS = 132
 WORD = 4

@@ -12,9 +12,9 @@ import pytest
 import torch
 from test_direct import Subclass
 
-from compilemask.runtime import tensor_guard
-from compilemask.runtime.direct import is_thread_direct
-from compilemask.runtime.tensor_guard import guard_of
+from compilemask.runtime.calls import tensor_guard
+from compilemask.runtime.calls.direct import is_thread_direct
+from compilemask.runtime.calls.tensor_guard import guard_of
 
 
 def tensor() -> torch.Tensor:

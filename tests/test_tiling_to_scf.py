@@ -24,8 +24,8 @@ from compilemask.lowering.tiling_to_scf.attention_pass import TilingToScfPass
 from compilemask.lowering.tiling_to_scf.builder import F32, FunctionBuilder, memref
 from compilemask.lowering.tiling_to_scf.exponential import exp2
 from compilemask.lowering.tiling_to_tt.attention import attention_module
-from compilemask.runtime import upstream_mlir
-from compilemask.runtime.host_code import Arguments, compile_host_function
+from compilemask.runtime.cpu import upstream_mlir
+from compilemask.runtime.cpu.host_code import Arguments, compile_host_function
 from compilemask.runtime.scoring import score_op
 
 needs_mlir = pytest.mark.skipif(upstream_mlir.find() is None, reason="upstream MLIR's bindings are not installed")

@@ -10,8 +10,8 @@ import pytest
 import compilemask as cm
 from compilemask.errors import LoweringError
 from compilemask.language.text import parse_module
-from compilemask.runtime import machine_code
-from compilemask.runtime.compile_kernel import Options, compile_kernel
+from compilemask.runtime.gpu import machine_code
+from compilemask.runtime.gpu.compile_kernel import Options, compile_kernel
 from compilemask.tools import cli
 from compilemask.tools.inspect import HOPPER, PORTABLE, SPLIT, kernels_of
 

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from compilemask.dialects import interval
 from compilemask.errors import MaskError
 from compilemask.language.text import parse_module
-from compilemask.runtime.build_cpu import IntervalSet
+from compilemask.runtime.cpu.build_cpu import IntervalSet
 from compilemask.tools import cli, verify
 from compilemask.tools.verify import first_difference, verify_module
 

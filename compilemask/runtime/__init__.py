@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from compilemask.lowering.patch_grid import Patches
-from compilemask.runtime.compile_kernel import compile_for, compile_in_child, compiled_kernels
+from compilemask.runtime.calls.operator import attention
 from compilemask.runtime.compiled import Compiled, compile
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.explanation import Explanation, explain
-from compilemask.runtime.operator import attention
+from compilemask.runtime.gpu.compile_kernel import compile_for, compile_in_child, compiled_kernels
 
 __all__ = [
     "Compiled",

@@ -19,6 +19,8 @@ from compilemask.lowering.patch_choice import PatchChoice, choose_patches, lie_o
 from compilemask.lowering.patch_grid import Patches
 from compilemask.passes.observers import printed
 from compilemask.runtime.descriptor import Descriptor
+from compilemask.runtime.gpu.launch import current_stream, is_capturing
+from compilemask.runtime.gpu.target import parse_target
 from compilemask.runtime.kept_descriptors import Kept, KeptDescriptors
 from compilemask.runtime.kernel_text import (
     attention_kernel_text,
@@ -26,11 +28,9 @@ from compilemask.runtime.kernel_text import (
     descriptor_kernels,
     host_functions,
 )
-from compilemask.runtime.launch import current_stream, is_capturing
 from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter, image_parameters
 from compilemask.runtime.program import Program, forget_programs, load_kernels, program_for
 from compilemask.runtime.requirements import check_values
-from compilemask.runtime.target import parse_target
 from compilemask.runtime.validate import check_lengths, check_patches, check_rows
 
 LEVELS = ("mask", "interval", "tiling", "scf", "ttir", "ttgir", "llir", "ptx")
@@ -307,7 +307,7 @@ class Compiled:
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None, return_lse: bool = False
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """`compilemask.attention` with this mask."""
-        from compilemask.runtime.operator import attention
+        from compilemask.runtime.calls.operator import attention
 
         return attention(q, k, v, self, scale=scale, return_lse=return_lse)
 

@@ -17,8 +17,8 @@ from compilemask.lowering.tiling_to_scf import descriptor
 from compilemask.lowering.tiling_to_scf.attention import SIGNATURE, attention
 from compilemask.lowering.tiling_to_scf.attention_frame import Blocks
 from compilemask.passes.observers import printed
-from compilemask.runtime.compile_kernel import Options, compile_for
-from compilemask.runtime.target import parse_target
+from compilemask.runtime.gpu.compile_kernel import Options, compile_for
+from compilemask.runtime.gpu.target import parse_target
 from compilemask.runtime.validate import MAX_HEAD_DIM
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def readable(text: str, level: str) -> str:
 
 def check_kernel_request(level: str, target: str | None, head_dim: int, dtype: torch.dtype) -> None:
     """Raises TargetError, ShapeError or DTypeError if kernels cannot be had like this."""
-    from compilemask.runtime.attention_cuda import ELEMENTS
+    from compilemask.runtime.gpu.attention_cuda import ELEMENTS
 
     if target is None:
         if level not in ("scf", "ttir"):
@@ -73,7 +73,7 @@ def descriptor_kernels(program: Program, level: str, target: str | None) -> dict
 
 def attention_kernel_text(level: str, target: str | None, head_dim: int, dtype: torch.dtype) -> str:
     """The kernel that follows a descriptor, which is the same for all masks, at a level."""
-    from compilemask.runtime.attention_cuda import attention_kernel
+    from compilemask.runtime.gpu.attention_cuda import attention_kernel
 
     kernel = attention_kernel(head_dim, dtype, target or DEFAULT_TARGET)
     return _at(kernel.text, level, target, kernel.options)

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import torch
 
 from compilemask.lowering.patch_grid import PatchGrid
+from compilemask.runtime.calls.gradient_inputs import GradientInputs, Gradients
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
 
 Backend: TypeAlias = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor, Descriptor, float], tuple[torch.Tensor, torch.Tensor]

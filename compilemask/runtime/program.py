@@ -31,15 +31,15 @@ from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
 from compilemask.lowering.visited_tiles import most_partial_tiles
 from compilemask.passes.interval_patch import extra_arguments
 from compilemask.passes.mask_transpose import transposed
-from compilemask.runtime import build_cpu, build_cpu_jit
-from compilemask.runtime.compile_kernel import Options, Source, kernels_for
+from compilemask.runtime.cpu import build_cpu, build_cpu_jit
+from compilemask.runtime.cpu.host_code import HostFunction
+from compilemask.runtime.cpu.row_intervals import IntervalSet
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.driver import Argument, Grid, Kernel
-from compilemask.runtime.host_code import HostFunction
-from compilemask.runtime.launch import empty, launch_in_order
+from compilemask.runtime.gpu.compile_kernel import Options, Source, kernels_for
+from compilemask.runtime.gpu.driver import Argument, Grid, Kernel
+from compilemask.runtime.gpu.launch import empty, launch_in_order
 from compilemask.runtime.parameters import Parameter, batch_shape, on_device
 from compilemask.runtime.requirements import Check, check_values, requirements
-from compilemask.runtime.row_intervals import IntervalSet
 from compilemask.runtime.validate import MAX_GRID, check_lengths
 
 PatchShapes: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]

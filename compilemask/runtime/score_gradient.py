@@ -15,8 +15,8 @@ from compilemask.dialects.tiling_score_gradient import ScoreGradientOp
 from compilemask.errors import GradientError
 from compilemask.lowering.tiling_to_tt.attention_backward_score import constant_index, is_sum_of_head
 from compilemask.passes.score_gradient import gradient_of
-from compilemask.runtime.gradient_inputs import GradientInputs, Gradients
-from compilemask.runtime.gradient_memory import gradient_like
+from compilemask.runtime.calls.gradient_inputs import GradientInputs, Gradients
+from compilemask.runtime.calls.gradient_memory import gradient_like
 from compilemask.runtime.scoring import Scoring, score_op, table_strides
 
 

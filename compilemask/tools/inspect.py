@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from triton.compiler import CompiledKernel
 
     from compilemask.language.mask import Mask
-    from compilemask.runtime.compile_kernel import Options
-    from compilemask.runtime.machine_code import MachineCode
+    from compilemask.runtime.gpu.compile_kernel import Options
+    from compilemask.runtime.gpu.machine_code import MachineCode
 
 SPLIT = ("attention-split", "attention-combine")
 PORTABLE = ("count", "fill", "patterns", "attention", *SPLIT)
@@ -72,7 +72,7 @@ class Kernel(NamedTuple):
 
     def code(self) -> MachineCode:
         """What becomes of it."""
-        from compilemask.runtime.machine_code import machine_code
+        from compilemask.runtime.gpu.machine_code import machine_code
 
         return machine_code(self.compiled())
 
@@ -89,8 +89,8 @@ def kernels_of(mask: Mask, target: str, head_dim: int, dtype: str, names: Sequen
     import torch
 
     import compilemask as cm
-    from compilemask.runtime.attention_cuda import attention_kernel
-    from compilemask.runtime.compile_kernel import compile_kernel
+    from compilemask.runtime.gpu.attention_cuda import attention_kernel
+    from compilemask.runtime.gpu.compile_kernel import compile_kernel
     from compilemask.runtime.kernel_text import check_kernel_request
     from compilemask.runtime.program import OPTIONS
 
@@ -121,7 +121,7 @@ def kernels_of(mask: Mask, target: str, head_dim: int, dtype: str, names: Sequen
 
 def _split_kernel(name: str, head_dim: int, dtype: torch.dtype, target: str) -> tuple[str, Options]:
     """The variant for one row of up to 16 heads that share keys, in Triton IR."""
-    from compilemask.runtime.attention_split_cuda import COMBINE_OPTIONS, combine_text, split_kernel
+    from compilemask.runtime.gpu.attention_split_cuda import COMBINE_OPTIONS, combine_text, split_kernel
 
     if name == "attention-combine":
         return combine_text(head_dim, dtype), COMBINE_OPTIONS
@@ -147,10 +147,10 @@ def _hopper_kernel(name: str, head_dim: int, dtype: torch.dtype) -> Kernel:
     from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule
     from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig
     from compilemask.lowering.tiling_to_ttg.attention_config import kernel_head_dim
-    from compilemask.runtime.attention_cuda import ELEMENTS
-    from compilemask.runtime.hopper import hopper_text
-    from compilemask.runtime.hopper_backward import backward_text
-    from compilemask.runtime.hopper_compile import compile_gpu_kernel
+    from compilemask.runtime.gpu.attention_cuda import ELEMENTS
+    from compilemask.runtime.gpu.hopper import hopper_text
+    from compilemask.runtime.gpu.hopper_backward import backward_text
+    from compilemask.runtime.gpu.hopper_compile import compile_gpu_kernel
 
     dim = kernel_head_dim(head_dim) or head_dim
     if name == "hopper-attention":

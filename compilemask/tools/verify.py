@@ -204,7 +204,7 @@ def _built(module: ModuleOp, arguments: Sequence[Argument], queries: int, keys: 
 
 def _shown(descriptor: Descriptor) -> NDArray[np.bool_]:
     """What an attention kernel sees that follows a descriptor, bool [queries, keys]."""
-    from compilemask.runtime.bits import unpack
+    from compilemask.runtime.cpu.bits import unpack
 
     layout = descriptor.check().layout
     seen = np.zeros((layout.queries, layout.keys), dtype=np.bool_)

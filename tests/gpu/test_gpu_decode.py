@@ -11,7 +11,8 @@ from sample_masks import MASKS
 from score_cases import cases, dense_scored
 
 import compilemask as cm
-from compilemask.runtime import compiled_kernels, split_keys
+from compilemask.runtime import compiled_kernels
+from compilemask.runtime.gpu import split_keys
 
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 LSE_TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-4, torch.bfloat16: 5e-4}

@@ -11,7 +11,8 @@ from test_descriptor_build_cpu_jit import compiled_build
 
 import compilemask
 from compilemask.language.mask import Mask
-from compilemask.runtime import compile, compiled_kernels, upstream_mlir
+from compilemask.runtime import compile, compiled_kernels
+from compilemask.runtime.cpu import upstream_mlir
 
 LENGTHS = [(1, 1), (17, 17), (128, 128), (137, 300), (300, 200), (1000, 1000), (4096, 4096), (640, 5000)]
 

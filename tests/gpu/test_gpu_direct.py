@@ -12,8 +12,9 @@ from sample_masks import MASKS
 
 import compilemask
 from compilemask.errors import DeviceError
-from compilemask.runtime import compile, operator
-from compilemask.runtime.direct import is_direct
+from compilemask.runtime import compile
+from compilemask.runtime.calls import operator
+from compilemask.runtime.calls.direct import is_direct
 
 
 def inputs(length: int, dim: int = 128, seed: int = 0) -> tuple[torch.Tensor, ...]:

@@ -13,9 +13,9 @@ import compilemask
 from compilemask.errors import DescriptorError
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule
 from compilemask.runtime import compile
-from compilemask.runtime.attention_cuda import ELEMENTS, attention_cuda
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.hopper import attention_gpu, attention_hopper, best_rows, has_hopper_kernel
+from compilemask.runtime.gpu.attention_cuda import ELEMENTS, attention_cuda
+from compilemask.runtime.gpu.hopper import attention_gpu, attention_hopper, best_rows, has_hopper_kernel
 
 if torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0):
     pytest.skip("needs sm_90", allow_module_level=True)

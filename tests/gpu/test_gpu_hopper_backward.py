@@ -14,12 +14,12 @@ from test_gpu_hopper import TYPES
 
 import compilemask as cm
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig
-from compilemask.runtime.attention_backward_cuda import attention_backward_cuda
-from compilemask.runtime.attention_cuda import ELEMENTS
-from compilemask.runtime.gradient_inputs import GradientInputs
-from compilemask.runtime.hopper import has_hopper_kernel
-from compilemask.runtime.hopper_backward import attention_backward_hopper
-from compilemask.runtime.hopper_backward_queries import queries_plan
+from compilemask.runtime.calls.gradient_inputs import GradientInputs
+from compilemask.runtime.gpu.attention_backward_cuda import attention_backward_cuda
+from compilemask.runtime.gpu.attention_cuda import ELEMENTS
+from compilemask.runtime.gpu.hopper import has_hopper_kernel
+from compilemask.runtime.gpu.hopper_backward import attention_backward_hopper
+from compilemask.runtime.gpu.hopper_backward_queries import queries_plan
 
 if torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0):
     pytest.skip("needs sm_90", allow_module_level=True)

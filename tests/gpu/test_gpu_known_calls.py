@@ -6,8 +6,8 @@ import torch
 from compare import TOLERANCE, assert_close, dense_attention, dense_gradients, random_inputs
 
 import compilemask as cm
-from compilemask.runtime import known_calls
-from compilemask.runtime.known_calls import direct_call
+from compilemask.runtime.calls import known_calls
+from compilemask.runtime.calls.known_calls import direct_call
 
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

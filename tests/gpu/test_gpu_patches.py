@@ -16,10 +16,10 @@ from test_interval_patch import CASES, IMAGE, Case
 import compilemask as cm
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig
-from compilemask.runtime.attention_cuda import ELEMENTS, attention_cuda
-from compilemask.runtime.gradient_inputs import GradientInputs
-from compilemask.runtime.hopper import attention_hopper, has_hopper_kernel, takes_patches
-from compilemask.runtime.hopper_backward import attention_backward_hopper
+from compilemask.runtime.calls.gradient_inputs import GradientInputs
+from compilemask.runtime.gpu.attention_cuda import ELEMENTS, attention_cuda
+from compilemask.runtime.gpu.hopper import attention_hopper, has_hopper_kernel, takes_patches
+from compilemask.runtime.gpu.hopper_backward import attention_backward_hopper
 
 if torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0):
     pytest.skip("needs sm_90", allow_module_level=True)

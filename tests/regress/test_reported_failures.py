@@ -12,7 +12,8 @@ from compare import TOLERANCE, assert_close, dense_attention, dense_gradients, r
 import compilemask
 from compilemask.errors import DescriptorError, MaskError, ShapeError
 from compilemask.language.mask import Mask
-from compilemask.runtime import Descriptor, attention, build_cpu, compile
+from compilemask.runtime import Descriptor, attention, compile
+from compilemask.runtime.cpu import build_cpu
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 device = pytest.mark.parametrize("where", DEVICES)
