@@ -108,6 +108,24 @@ def _check_overlap(body: list[str]) -> None:
     assert len(beside) == len(exponentials) == 66
 
 
+@pytest.mark.parametrize(("head_dim", "rows"), [(128, 128), (64, 192)])
+def test_visits_that_keep_peaks_look_for_none(
+    head_dim: int, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    config = replace(HopperConfig.choose(head_dim, bf16, rows, Schedule.ATOMIC), keeps_peaks=True)
+    hopper_binary.cache_clear()
+    bodies = visits(machine_code(hopper_binary(head_dim, torch.bfloat16, config).cubin, tmp_path), head_dim)
+    assert len(bodies) == 2 * config.consumers
+    for body in bodies:
+        assert not any("LDL" in line or "STL" in line for line in body), "registers are spilled in a visit"
+        assert not _count(body, "FMNMX")
+        assert not _count(body, "SHFL")
+        assert _count(body, "MUFU.EX2") == 64
+    # The full ones of D = 128 have 476 instructions where peaks are looked for.
+    assert min(map(len, bodies)) < 400
+
+
 @pytest.mark.parametrize(
     ("head_dim", "config", "registers"), [(128, HopperConfig(), 168), (64, HopperConfig.choose(64, bf16, 192), 128)]
 )

@@ -15,6 +15,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ModuleOp
 
 from compilemask.dialects import tiling
+from compilemask.dialects.tiling import Weights
 from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_tt.attention_score import score_arguments
 from compilemask.lowering.tiling_to_ttg.attention_config import (
@@ -39,6 +40,8 @@ def emit(op: tiling.AttentionOp, config: HopperConfig, name: str = NAME) -> Modu
         raise LoweringError(f"{config} needs {config.shared_bytes(op.head_dim)} bytes of shared memory")
     if config.key_patch is not None and (op.score.blocks or op.sink is not None or op.lse is None):
         raise LoweringError("no Hopper kernel for modified scores in patches of an image")
+    if config.keeps_peaks and (op.score.blocks or op.weights.data is Weights.POINTWISE):
+        raise LoweringError("no Hopper kernel that keeps peaks of modified scores")
     arguments = [*kernel_arguments(config), *score_arguments(op)]
     kb = GpuKernelBuilder(name, arguments, max_registers=config.max_registers)
     frame = open_frame(kb, op, config)

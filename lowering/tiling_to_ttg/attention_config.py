@@ -59,6 +59,8 @@ class HopperConfig:
     overlaps. `pin_rounding` converts weights where they are computed: LLVM sinks that into the next step otherwise,
     where f32 weights cost twice the registers. The peak of a row is left where it is until a score exceeds it by more
     than `slack` in base 2: sums and output need not fade, and weights up to 2^slack are as exact as others.
+    With `keeps_peaks` it is left where the first visit has put it, and no visit looks for a larger one; a tile of which
+    that makes a row inexact is named in memory, and a kernel that `redoes` such tiles computes them and no others.
     `clean_values` has a warp zero the values of keys that no row of a partial tile sees, if there may be keys that no
     query sees, so that NaN and infinity in them reach nobody; without it all values of visited tiles must be finite.
     With `query_patch` and `key_patch` tiles of queries and keys are such patches of an image
@@ -73,6 +75,8 @@ class HopperConfig:
     hold_softmax: bool = True
     pin_rounding: bool = True
     slack: float = 8.0
+    keeps_peaks: bool = False
+    redoes: bool = False
     clean_values: bool = True
     consumer_registers: int = 240
     producer_registers: int = 32
@@ -84,6 +88,8 @@ class HopperConfig:
             raise LoweringError(f"{self.consumers} consumers; 1, 2 or 3 warpgroups compute a tile")
         if self.stages < min(self.consumers, 2):
             raise LoweringError(f"{self.stages} stages; warpgroups that take turns use two tiles at once")
+        if self.redoes and (self.keeps_peaks or self.schedule is not Schedule.ATOMIC):
+            raise LoweringError("tiles are redone by a kernel that looks for peaks, with the atomic schedule")
         check_patches(self.query_patch, self.key_patch, self.rows)
 
     @property

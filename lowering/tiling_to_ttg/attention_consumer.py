@@ -7,6 +7,7 @@ multiplies (Shah et al., "FlashAttention-3", arXiv 2407.08608).
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import f32, i32
@@ -33,6 +34,13 @@ class State(NamedTuple):
     acc: Value
     weights: Value
     number: Value
+    seen: Value | None = None
+    """[64, 4]: not 0 in rows that have seen something in a masked visit; known if peaks are kept."""
+
+    @property
+    def values(self) -> list[Value]:
+        """What loops carry."""
+        return [x for x in self if x is not None]
 
     @property
     def softmax(self) -> Softmax:
@@ -47,6 +55,7 @@ class Result(NamedTuple):
     acc: Product
     number: Value
     scoring: Scoring
+    seen: Value | None
 
 
 class _Values(NamedTuple):
@@ -151,21 +160,21 @@ def consume(frame: Frame, turns: Turns, tile: Tile, progress: Progress, ahead: A
     scoring = Scoring(frame, part, tile)
     words = patterns.words(1, ahead.second)
     state = _first_visit(frame, turns, tile, query, progress.visits, scoring, ahead.words)
-    with kb.for_loop(1, tile.n_partial, 1, [*state, words, ahead.third]) as partial:
+    with kb.for_loop(1, tile.n_partial, 1, [*state.values, words, ahead.third]) as partial:
         *before, words, number = partial.carried
         following = patterns.words(partial.index + 1, number), patterns.number(partial.index + 2)
         values = _partial_values(frame, tile, progress, partial.index - 1)
         key_tile = patterns.key_tile(partial.index) if scoring.needs_keys else None
         after = _visit(frame, turns, query, State(*before), values, scoring, key_tile, words)
-        partial.yield_(*after, *following)
+        partial.yield_(*after.values, *following)
     if frame.config.clean_values:
         with kb.if_else(tile.cleaned(frame) > 0) as some, some.then():
             _partial_values(frame, tile, progress, tile.n_partial - 1).wait(frame)
-    state = _full_visits(frame, turns, tile, query, State(*partial.results[: len(state)]), scoring)
+    state = _full_visits(frame, turns, tile, query, State(*partial.results[: len(state.values)]), scoring)
     if frame.config.is_persistent:
         frame.query_empty[part].arrive()
     acc = _weigh_values(frame, state, _Values(*frame.value.place(kb, state.number - 1)))
-    return Result(state.softmax, acc, state.number, scoring)
+    return Result(state.softmax, acc, state.number, scoring, state.seen)
 
 
 def _full_visits(frame: Frame, turns: Turns, tile: Tile, query: Buffer, state: State, scoring: Scoring) -> State:
@@ -178,17 +187,17 @@ def _full_visits(frame: Frame, turns: Turns, tile: Tile, query: Buffer, state: S
         return _visit(frame, turns, query, before, values, scoring, key_tile)
 
     if not scoring.needs_keys:
-        with kb.for_loop(taken, tile.n_full, 1, state) as full:
-            full.yield_(*visit(State(*full.carried), None))
+        with kb.for_loop(taken, tile.n_full, 1, state.values) as full:
+            full.yield_(*visit(State(*full.carried), None).values)
         return State(*full.results)
     runs = tile.pairs(frame) + tile.n_partial * 2
-    with kb.for_loop(0, tile.n_runs, 1, [*state, taken]) as each_run:
+    with kb.for_loop(0, tile.n_runs, 1, [*state.values, taken]) as each_run:
         *before, taken = each_run.carried
         first, end = (kb.load(runs + each_run.index * 2 + word) for word in range(2))
         with kb.for_loop(first + taken, end, 1, before) as full:
-            full.yield_(*visit(State(*full.carried), full.index))
+            full.yield_(*visit(State(*full.carried), full.index).values)
         each_run.yield_(*full.results, kb.constant(0, i32))
-    return State(*each_run.results[: len(state)])
+    return State(*each_run.results[: len(state.values)])
 
 
 def _first_visit(
@@ -200,9 +209,13 @@ def _first_visit(
     turns.give()
     scores = scoring.scored(kb.warp_group_dot_wait(product), tile.first_key_tile, words)
     _release_key(frame, count)
-    after, weights, _ = scoring.weigh(scoring.start(), scores, is_masked=True)
+    (peak, total), weights, _ = scoring.weigh(scoring.start(), scores, is_masked=True)
     acc = kb.zeros((ROWS, frame.head_dim), f32, frame.layouts.output)
-    return State(*after, acc, as_operand(frame, weights), count + 1)
+    if frame.config.keeps_peaks:
+        # A row that has seen nothing has no better guess.
+        peak = kb.where(peak == -math.inf, 0.0, peak)
+    seen = words if frame.config.keeps_peaks else None
+    return State(peak, total, acc, as_operand(frame, weights), count + 1, seen)
 
 
 def _visit(
@@ -223,7 +236,12 @@ def _visit(
     products = kb.warp_group_dot_wait(product, pending=1)
     _release_key(frame, count)
     scores = scoring.scored(products, key_tile, words)
-    after, weights, fade = scoring.weigh(state.softmax, scores, is_masked=words is not None)
+    seen, fade = state.seen, None
+    if seen is None:
+        after, weights, fade = scoring.weigh(state.softmax, scores, is_masked=words is not None)
+    else:
+        after, weights = scoring.weigh_below_peak(state.softmax, scores)
+        seen = seen if words is None else seen | words
     operand = as_operand(frame, weights)
     if frame.config.hold_softmax:
         values.wait(frame)
@@ -231,7 +249,7 @@ def _visit(
     if fade is not None:
         by_row = kb.convert_layout(fade, slice_of(frame.layouts.output, 1))[:, None]
         total = kb.multiply_unless_one(total, kb.broadcast_to(by_row, total.shape))
-    return State(*after, total, operand, count + 1)
+    return State(*after, total, operand, count + 1, seen)
 
 
 def _multiply(frame: Frame, turns: Turns, query: Buffer, count: Value) -> Product:

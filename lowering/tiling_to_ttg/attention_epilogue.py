@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from xdsl.dialects.builtin import i64
+from xdsl.dialects.builtin import i32, i64
 
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS
@@ -14,6 +14,8 @@ from compilemask.lowering.tiling_to_ttg.attention_tile import Tile
 from compilemask.lowering.tiling_to_ttg.builder import slice_of
 
 LN_2 = math.log(2)
+SMALLEST_SUM, LARGEST_SUM = 2.0**-60, 2.0**100
+"""Of a row's weights, whose peak was kept: below, products with values may vanish, above, they may overflow."""
 
 
 def store(frame: Frame, part: int, tile: Tile, valid: Value, result: Result) -> None:
@@ -31,13 +33,36 @@ def store(frame: Frame, part: int, tile: Tile, valid: Value, result: Result) -> 
     weight = kb.where(empty, 0.0, 1.0 / kb.where(empty, 1.0, total))
     weight = kb.where(valid, weight, math.nan)
     by_row = kb.convert_layout(weight, slice_of(frame.layouts.output, 1))[:, None]
-    _store_out(frame, part, tile, first_row, by_row, result)
+    _store_out(frame, part, tile, first_row, by_row, result, total)
 
 
-def _store_out(frame: Frame, part: int, tile: Tile, first_row: Value, weight: Value, result: Result) -> None:
-    """Stores the output times a weight, a number or one per row."""
+def _name_if_inexact(frame: Frame, tile: Tile, first_row: Value, total: Value, seen: Value, acc: Value) -> None:
+    """Names the tile in `redo` if a row's sum or output left the range in which they are exact: its scores lie too far
+    from the peak that was kept.
+    """
+    kb, layout = frame.kb, frame.layouts.rows
+    words = kb.convert_layout(kb.reduce(seen, 1, "or"), layout)
+    not_seen = (words == 0) & (tile.n_full == 0)
+    # Infinity and NaN times 0 are NaN.
+    finite = kb.convert_layout(kb.reduce(acc * 0.0, 1, "sum"), layout) == 0.0
+    exact = (total <= LARGEST_SUM) & ((total >= SMALLEST_SUM) | not_seen) & finite
+    exists = frame.queries.positions(first_row, kb.arange(0, ROWS, layout)) < frame.queries.length
+    inexact = kb.reduce(kb.where(exact, 0, kb.cast(exists, i32)), 0, "max")
+    with kb.if_else(inexact != 0) as some, some.then():
+        redo = kb.arg("redo")
+        kb.store(redo, 1)
+        kb.store(redo + (1 + tile.head * kb.arg("query_tiles") + tile.number), 1)
+
+
+def _store_out(
+    frame: Frame, part: int, tile: Tile, first_row: Value, weight: Value, result: Result, total: Value | None = None
+) -> None:
+    """Stores the output times a weight, a number or one per row; `total` are the sums of weights, if there are any."""
     kb = frame.kb
-    out = finish_product(frame, result.acc, result.number - 1) * weight
+    acc = finish_product(frame, result.acc, result.number - 1)
+    if result.seen is not None and total is not None:
+        _name_if_inexact(frame, tile, first_row, total, result.seen, acc)
+    out = acc * weight
     buffer = frame.out[part]
     if frame.config.is_persistent:
         kb.store_wait()

@@ -47,14 +47,18 @@ computed before the next ones."""
 def kernel_arguments(config: HopperConfig) -> list[Arg]:
     """The kernel's arguments in order. Boxes of the maps have 64 rows of q and out, 128 of k and v.
 
+    `redo` is not 0 if a tile is to be computed again, and of each tile of each head whether it is.
+
     Where tiles are patches, `queries` and `keys` are lengths in patched order, and those of the image follow the sizes.
     """
     counter = [Arg("counter", ptr(i32), POINTER_ALIGNMENT)] if config.schedule is Schedule.ATOMIC else []
+    redo = [Arg("redo", ptr(i32), POINTER_ALIGNMENT)] if config.keeps_peaks or config.redoes else []
     return [
         *(argument for name in TENSOR_MAPS for argument in map_arguments(name, config.key_patch)),
         Arg("lse", ptr(f32)),
         *(Arg(name, ptr(i32), POINTER_ALIGNMENT) for name in SECTIONS),
         *counter,
+        *redo,
         *(Arg(name, i32) for name in SIZES),
         *geometry_arguments(config.key_patch),
         Arg("scale", f32),

@@ -37,20 +37,41 @@ def run_producer(frame: Frame) -> None:
         produce(frame, tile_at(frame, kb.program_id(0)).without_faults(frame), _beginning(frame))
         return
     long = long_tiles(kb, kb.arg("query_tiles"), 1)
+    count = kb.arg("all_heads") * kb.arg("query_tiles")
+    if frame.config.redoes:
+        count = kb.where(kb.load(kb.arg("redo")) != 0, count, 0)
     with kb.while_loop([kb.program_id(0), *_beginning(frame)]) as loop:
         with loop.condition() as (position, *progress):
-            loop.continue_if(position < kb.arg("all_heads") * kb.arg("query_tiles"), position, *progress)
+            loop.continue_if(position < count, position, *progress)
         with loop.body() as (position, *progress):
-            progress = Progress(*progress)
-            tile = tile_at(frame, position, long)
-            write_record(frame, tile, progress.tiles)
-            following = _next_position(frame, position)
-            tile = tile.without_faults(frame)
-            produce(frame, tile, progress)
-            loop.yield_(following, *progress.after(frame, tile))
+            tile, before = tile_at(frame, position, long), Progress(*progress)
+            produce_next = _produce_if_named if frame.config.redoes else _produce_next
+            loop.yield_(*produce_next(frame, tile, before, position))
     write_record(frame, None, loop.results[1])
     if frame.config.schedule is Schedule.ATOMIC:
         _reset_counter(frame)
+
+
+def _produce_next(frame: Frame, tile: Tile, progress: Progress, position: Value) -> list[Value]:
+    """Tells the others of a tile and copies what it needs; the next position, and the progress then."""
+    write_record(frame, tile, progress.tiles)
+    following = _next_position(frame, position)
+    tile = tile.without_faults(frame)
+    produce(frame, tile, progress)
+    return [following, *progress.after(frame, tile)]
+
+
+def _produce_if_named(frame: Frame, tile: Tile, progress: Progress, position: Value) -> list[Value]:
+    """The same for a tile that is named in `redo`, and is so no more; another one is passed by."""
+    kb = frame.kb
+    name = kb.arg("redo") + (1 + tile.head * kb.arg("query_tiles") + tile.number)
+    with kb.if_else(kb.load(name) != 0) as is_named:
+        with is_named.then():
+            kb.store(name, 0)
+            is_named.yield_(*_produce_next(frame, tile, progress, position))
+        with is_named.otherwise():
+            is_named.yield_(_next_position(frame, position), *progress)
+    return list(is_named.results)
 
 
 def run_cleaner(frame: Frame) -> None:
@@ -128,4 +149,6 @@ def _reset_counter(frame: Frame) -> None:
     finished = kb.atomic_add(counter + 1, 1)
     with kb.if_else(finished == kb.num_programs(0) - 1) as branch, branch.then():
         kb.store(counter, 0)
+        if frame.config.redoes:
+            kb.store(kb.arg("redo"), 0)
         kb.store(counter + 1, 0)

@@ -11,7 +11,14 @@ from compilemask.lowering.tiling_to_tt.attention_score import ScoreRegion, sink_
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
-from compilemask.lowering.tiling_to_ttg.attention_softmax import Softmax, advance, factor, masked, start
+from compilemask.lowering.tiling_to_ttg.attention_softmax import (
+    Softmax,
+    advance,
+    advance_below_peak,
+    factor,
+    masked,
+    start,
+)
 from compilemask.lowering.tiling_to_ttg.attention_tile import Tile
 from compilemask.lowering.tiling_to_ttg.builder import slice_of
 
@@ -57,6 +64,10 @@ class Scoring:
         if words is None:
             return scores
         return masked(frame, scores, words, 0.0 if self.is_pointwise else -math.inf)
+
+    def weigh_below_peak(self, before: Softmax, scores: Value) -> tuple[Softmax, Value]:
+        """The softmax after scores that leave the peak where it is, and their weights in f32."""
+        return advance_below_peak(self.frame, before, scores, factor(self.frame))
 
     def weigh(self, before: Softmax, scores: Value, *, is_masked: bool) -> tuple[Softmax, Value, Value | None]:
         """The softmax after scores, their weights in f32, and what earlier sums fade by [64], if they do."""

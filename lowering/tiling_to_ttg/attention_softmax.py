@@ -73,9 +73,21 @@ def advance(
     shift = kb.where(peak == -math.inf, 0.0, peak) if is_masked else peak
     weights = kb.exp2(scores * scale - shift[:, None])
     fade = kb.exp2(before.peak - shift)
-    lanes = kb.reduce(kb.reduce(kb.reshape(weights, (ROWS, TILE // 8, 4, 2)), 3, "sum"), 1, "sum")
     by_lane = kb.convert_layout(fade, slice_of(frame.layouts.lanes, 1))[:, None]
-    return Softmax(peak, before.total * by_lane + lanes), weights, fade
+    return Softmax(peak, before.total * by_lane + _by_lane(frame, weights)), weights, fade
+
+
+def advance_below_peak(frame: Frame, before: Softmax, scores: Value, scale: Value) -> tuple[Softmax, Value]:
+    """The state after products [64, 128] where the peak stays, and their weights in f32."""
+    kb = frame.kb
+    weights = kb.exp2(scores * scale - before.peak[:, None])
+    return Softmax(before.peak, before.total + _by_lane(frame, weights)), weights
+
+
+def _by_lane(frame: Frame, weights: Value) -> Value:
+    """Sums [64, 4] of weights [64, 128] by the lane of a row's quad that holds them."""
+    kb = frame.kb
+    return kb.reduce(kb.reduce(kb.reshape(weights, (ROWS, TILE // 8, 4, 2)), 3, "sum"), 1, "sum")
 
 
 def as_operand(frame: Frame, weights: Value) -> Value:

@@ -203,7 +203,8 @@ class Launch(NamedTuple):
     arguments: list[Argument]
     device: torch.device
     counter: torch.Tensor | None
-    """Kept alive with the launch."""
+    redo: torch.Tensor | None
+    """Both are kept alive with the launch."""
 
     def __call__(self) -> None:
         launch(self.kernel, (self.programs, 1, 1), self.device, self.arguments)
@@ -238,8 +239,12 @@ class Plan(NamedTuple):
         counter: torch.Tensor | None,
         scale: float,
         scoring: Scoring = UNMODIFIED,
+        redo: torch.Tensor | None = None,
     ) -> list[Argument]:
-        """The kernel's arguments for inputs at these addresses; out and lse are contiguous."""
+        """The kernel's arguments for inputs at these addresses; out and lse are contiguous.
+
+        `redo` is for a kernel that keeps peaks, or redoes tiles.
+        """
         if self.patch_maps:
             maps = self._maps_of_patches(*addresses, out.data_ptr())
         else:
@@ -252,6 +257,7 @@ class Plan(NamedTuple):
             lse.data_ptr(),
             *(base + order, base + visits, base + patterns, base + columns),
             *(() if counter is None else (counter.data_ptr(),)),
+            *(() if redo is None else (redo.data_ptr(),)),
             *self.numbers,
             scale,
             *(scoring.kernel_arguments() if scoring.text else ()),
@@ -348,12 +354,20 @@ def prepare_launch(
     descriptor: Descriptor,
     scale: float,
     config: HopperConfig,
+    redo: torch.Tensor | None = None,
 ) -> Launch:
-    """The launch of a variant for these tensors; out and lse are contiguous."""
+    """The launch of a variant for these tensors; out and lse are contiguous.
+
+    `redo` is that of the launch which has kept peaks, for one that redoes its tiles.
+    """
     plan = _plan(kind_of(query, key, value), descriptor.layout, config)
     counter = _counter(plan.device) if plan.has_counter else None
-    arguments = plan.arguments(_addresses(query, key, value), out, lse, descriptor, counter, scale)
-    return Launch(plan.kernel, plan.programs, arguments, plan.device, counter)
+    if redo is None and (config.keeps_peaks or config.redoes):
+        tiles = query.shape[0] * query.shape[1] * descriptor.layout.query_tiles
+        redo = torch.zeros(1 + tiles, dtype=torch.int32, device=query.device)
+    addresses = _addresses(query, key, value)
+    arguments = plan.arguments(addresses, out, lse, descriptor, counter, scale, redo=redo)
+    return Launch(plan.kernel, plan.programs, arguments, plan.device, counter, redo)
 
 
 def heads_together(key_shape: Sequence[int], size: int, heads: int, all_heads: int) -> int:
