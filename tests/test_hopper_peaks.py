@@ -102,6 +102,8 @@ def test_what_cannot_keep_peaks() -> None:
     op = attention_op(attention_module(64, bf16, score=score_op(cm.score.softcap(3.0).plan.text)))
     with pytest.raises(LoweringError, match="modified scores"):
         emit(op, HopperConfig(keeps_peaks=True))
+    with pytest.raises(LoweringError, match="peaks for f16"):
+        kernel_of(64, torch.float16, HopperConfig(keeps_peaks=True))
     with pytest.raises(LoweringError, match="redone"):
         HopperConfig(redoes=True)
     assert kernel_of(64, torch.bfloat16, HopperConfig(keeps_peaks=True)) is not None

@@ -12,7 +12,7 @@ patches of an image, which TMA copies from where they lie in raster order (`atte
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import BFloat16Type, ModuleOp
 
 from compilemask.dialects import tiling
 from compilemask.dialects.tiling import Weights
@@ -42,6 +42,9 @@ def emit(op: tiling.AttentionOp, config: HopperConfig, name: str = NAME) -> Modu
         raise LoweringError("no Hopper kernel for modified scores in patches of an image")
     if config.keeps_peaks and (op.score.blocks or op.weights.data is Weights.POINTWISE):
         raise LoweringError("no Hopper kernel that keeps peaks of modified scores")
+    if config.keeps_peaks and not isinstance(op.element_type, BFloat16Type):
+        # Weights far below 1 are as exact as others only where their type has the range of float32.
+        raise LoweringError(f"no Hopper kernel that keeps peaks for {op.element_type}")
     arguments = [*kernel_arguments(config), *score_arguments(op)]
     kb = GpuKernelBuilder(name, arguments, max_registers=config.max_registers)
     frame = open_frame(kb, op, config)

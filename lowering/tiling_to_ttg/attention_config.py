@@ -60,7 +60,8 @@ class HopperConfig:
     where f32 weights cost twice the registers. The peak of a row is left where it is until a score exceeds it by more
     than `slack` in base 2: sums and output need not fade, and weights up to 2^slack are as exact as others.
     With `keeps_peaks` it is left where the first visit has put it, and no visit looks for a larger one; a tile of which
-    that makes a row inexact is named in memory, and a kernel that `redoes` such tiles computes them and no others.
+    that makes a row inexact is named in memory, and a kernel that `redoes` such tiles computes them and no others; for
+    bf16, whose range is that of f32.
     `clean_values` has a warp zero the values of keys that no row of a partial tile sees, if there may be keys that no
     query sees, so that NaN and infinity in them reach nobody; without it all values of visited tiles must be finite.
     With `query_patch` and `key_patch` tiles of queries and keys are such patches of an image
