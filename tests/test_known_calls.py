@@ -256,6 +256,22 @@ def test_descriptors_that_are_no_longer_kept(monkeypatch: pytest.MonkeyPatch) ->
     assert sum(kept.descriptor is not None for _, kept in call._given.values()) <= 16
 
 
+class Foreign:
+    """What is compiled as masks are, and cannot be referred to weakly."""
+
+    __slots__ = ("key", "limits", "module", "parameters")
+
+    def __init__(self, mask: cm.Mask) -> None:
+        self.key, self.limits, self.module, self.parameters = mask.key, mask.limits, mask.module, mask.parameters
+
+
+def test_masks_of_others() -> None:
+    q, k, v = inputs()
+    for _ in range(2):
+        mask: Any = Foreign(cm.causal())
+        assert torch.equal(cm.attention(q, k, v, mask), cm.attention(q, k, v, cm.causal()))
+
+
 def test_debug_forgets() -> None:
     q, k, v = inputs()
     mask = cm.causal()

@@ -83,7 +83,13 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 def check(
-    mask: cm.Mask, queries: int, keys: int, dim: int = 16, change: Change = lambda x: x, lse: bool = True
+    mask: cm.Mask,
+    queries: int,
+    keys: int,
+    dim: int = 16,
+    change: Change = lambda x: x,
+    lse: bool = True,
+    change_lse: Change = lambda x: x,
 ) -> None:
     q, k, v = (change(x) for x in random_inputs(2, 4, 2, queries, keys, dim))
     visible = mask.dense(queries, keys)
@@ -91,7 +97,7 @@ def check(
     grad = change(torch.randn(out.shape, generator=torch.Generator().manual_seed(1)))
     grad_lse = torch.randn(out_lse.shape, generator=torch.Generator().manual_seed(2)) if lse else None
     descriptor = cm.compile(mask).descriptor(queries, keys, gradient=True)
-    inputs = GradientInputs(grad, grad_lse, q, k, v, change(out), out_lse, descriptor, 0.3)
+    inputs = GradientInputs(grad, grad_lse, q, k, v, change(out), change_lse(out_lse), descriptor, 0.3)
     found = attention_backward_cuda.attention_backward_cuda(inputs)[:3]
     expected = dense_gradients(q, k, v, visible, grad, grad_lse, 0.3)
     for name, x, gradient, reference in zip("qkv", (q, k, v), found, expected, strict=True):
@@ -103,6 +109,11 @@ def check(
 @pytest.mark.parametrize("name", ["causal", "hstu per batch", "padding per head", "scattered"])
 def test_equal_to_the_oracle(name: str) -> None:
     check(MASKS[name](70, 140), 70, 140)
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_lse_that_a_hook_has_restored_in_other_strides() -> None:
+    check(cm.causal(), 70, 70, change_lse=lambda x: x.mT.contiguous().mT)
 
 
 CHANGES: dict[str, Change] = {

@@ -12,10 +12,11 @@ from weakref import ReferenceType, ref
 
 import torch
 
+from compilemask.language.mask import Mask
 from compilemask.lowering.descriptor_layout import Layout
 from compilemask.runtime.calls.direct import are_plain, is_thread_direct
 from compilemask.runtime.calls.known_forms import KnownForms
-from compilemask.runtime.compiled import kept_by
+from compilemask.runtime.compiled import Compiled, kept_by
 from compilemask.runtime.cpu.attention_cpu import attention_cpu
 from compilemask.runtime.descriptor import Descriptor
 from compilemask.runtime.gpu.hopper import Addresses, Kind, Plan, attend, attention_gpu, kind_of, plan_along
@@ -81,7 +82,8 @@ class KnownCall:
     def remember(self, given: _Given, mask: object, descriptor: Descriptor) -> None:
         """Remember the descriptor of a mask, if it is the same for the next call."""
         kept = kept_by(descriptor)
-        if kept is not None:
+        # What is no mask of ours may not be one that can be referred to weakly.
+        if kept is not None and isinstance(mask, Mask | Compiled):
             _make_room(self._given)
             self._given[given] = ref(mask), kept
 

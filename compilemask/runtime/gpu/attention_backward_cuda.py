@@ -111,7 +111,7 @@ def numbers_of_rows(
 
     `grad` is the gradient of the output as kernels can read it.
     """
-    out, lse, grad_lse = readable(inputs.out), inputs.lse, inputs.grad_lse
+    out, lse, grad_lse = readable(inputs.out), inputs.lse.contiguous(), inputs.grad_lse
     batch, heads, *_ = out.shape
     shape, stride = (batch, heads, stored), (heads * stored, stored, 1)
     shift, delta = (empty(shape, stride, torch.float32, out.device) for _ in range(2))
