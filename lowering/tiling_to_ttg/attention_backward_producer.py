@@ -8,8 +8,9 @@ from xdsl.dialects.builtin import i32
 
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_config import Ahead
+from compilemask.lowering.tiling_to_ttg.attention_backward_end import let_end, let_read_again
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
-from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, own_tile, visits_of
+from compilemask.lowering.tiling_to_ttg.attention_backward_visits import own_tile, visits_of
 from compilemask.lowering.tiling_to_ttg.attention_config import TILE
 
 
@@ -29,26 +30,12 @@ def run_producer(frame: Frame) -> None:
                 steps.yield_(steps.carried[0] + 1)
             each.yield_(*steps.results)
         members.yield_(*each.results)
-    if frame.config.scores_ahead is not Ahead.NONE:
-        _let_end(frame, tile, members.results[0])
-
-
-def _let_end(frame: Frame, tile: KeyTile, count: Value) -> None:
-    """Behind the last step, consumers multiply what lies in the next buffer, and drop it; something must lie there."""
-    kb, (place, phase) = frame.kb, frame.place(count)
-
-    def let_read_again() -> None:
-        frame.empty[place].wait(phase ^ 1)
-        frame.full[place].arrive()
-
     if frame.config.scores_ahead is Ahead.FULL:
-        let_read_again()
-        return
-    with kb.if_else(count < frame.config.stages) as is_unused:
-        with is_unused.then():
-            _copy(frame, tile.head * kb.arg("group"), kb.constant(0, i32), place)
-        with is_unused.otherwise():
-            let_read_again()
+        let_read_again(frame, members.results[0])
+    elif frame.config.scores_ahead is Ahead.ALL:
+        first_head = tile.head * kb.arg("group")
+        stages, zero = frame.config.stages, kb.constant(0, i32)
+        let_end(frame, members.results[0], stages, lambda place: _copy(frame, first_head, zero, place))
 
 
 def _load(frame: Frame, head: Value, first: Value, count: Value) -> None:

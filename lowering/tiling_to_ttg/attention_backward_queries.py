@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import AnyFloat, ModuleOp, i32
 
 from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_tt.builder import Value
+from compilemask.lowering.tiling_to_ttg.attention_backward_end import let_end
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries_config import HopperQueriesConfig
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries_consumer import run_consumer
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries_frame import (
@@ -64,18 +65,8 @@ def _run_producer(frame: Frame) -> None:
             steps.yield_(steps.carried[0] + 1)
         each.yield_(*steps.results)
     if frame.config.scores_ahead:
-        _let_end(frame, batch, key_head, each.results[0])
-
-
-def _let_end(frame: Frame, batch: Value, key_head: Value, number: Value) -> None:
-    """Behind the last step, consumers multiply what lies in the next buffer, and drop it; something must lie there."""
-    kb, (place, phase) = frame.kb, frame.place(number)
-    with kb.if_else(number < frame.config.stages) as is_unused:
-        with is_unused.then():
-            _copy(frame, batch, key_head, kb.constant(0, i32), place)
-        with is_unused.otherwise():
-            frame.empty[place].wait(phase ^ 1)
-            frame.full[place].arrive()
+        stages, zero = frame.config.stages, kb.constant(0, i32)
+        let_end(frame, each.results[0], stages, lambda place: _copy(frame, batch, key_head, zero, place))
 
 
 def _load(frame: Frame, batch: Value, key_head: Value, first: Value, number: Value) -> None:

@@ -49,9 +49,8 @@ def _name_if_inexact(frame: Frame, tile: Tile, first_row: Value, total: Value, s
     exists = frame.queries.positions(first_row, kb.arange(0, ROWS, layout)) < frame.queries.length
     inexact = kb.reduce(kb.where(exact, 0, kb.cast(exists, i32)), 0, "max")
     with kb.if_else(inexact != 0) as some, some.then():
-        redo = kb.arg("redo")
-        kb.store(redo, 1)
-        kb.store(redo + (1 + tile.head * kb.arg("query_tiles") + tile.number), 1)
+        kb.store(kb.arg("redo"), 1)
+        kb.store(tile.redo(frame), 1)
 
 
 def _store_out(

@@ -63,8 +63,7 @@ def _produce_next(frame: Frame, tile: Tile, progress: Progress, position: Value)
 
 def _produce_if_named(frame: Frame, tile: Tile, progress: Progress, position: Value) -> list[Value]:
     """The same for a tile that is named in `redo`, and is so no more; another one is passed by."""
-    kb = frame.kb
-    name = kb.arg("redo") + (1 + tile.head * kb.arg("query_tiles") + tile.number)
+    kb, name = frame.kb, tile.redo(frame)
     with kb.if_else(kb.load(name) != 0) as is_named:
         with is_named.then():
             kb.store(name, 0)

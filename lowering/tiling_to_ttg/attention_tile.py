@@ -50,6 +50,10 @@ class Tile(NamedTuple):
         """Address of the first pair."""
         return frame.kb.arg("visits") + self.first_pair * 2
 
+    def redo(self, frame: Frame) -> Value:
+        """Address of the word that says whether it is to be computed again."""
+        return frame.kb.arg("redo") + (1 + self.head * frame.kb.arg("query_tiles") + self.number)
+
     def batch_and_head(self, frame: Frame) -> tuple[Value, Value]:
         """Batch and query head."""
         heads = frame.kb.arg("heads")

@@ -165,14 +165,14 @@ def _directly(
             check_transposed(mask)
         call.check(mask)
         descriptor = mask
-    elif with_gradient and call.kind is not None and (compiled := compile(mask)).tables:
-        check_mask_shape(compiled.batch_shape, call.problem.batch, call.problem.query_heads)
-        lengths = call.problem.queries, call.problem.keys
-        descriptor, complete = compiled.descriptor_before_transpose(call.kind.device, *lengths)
-        return attention_with_gradient(call, q, k, v, descriptor, scale, addresses, complete)
     else:
         given = call.given(mask, with_gradient, addresses)
         known = None if given is None else call.descriptor(given, mask)
+        if known is None and with_gradient and call.kind is not None and (compiled := compile(mask)).tables:
+            check_mask_shape(compiled.batch_shape, call.problem.batch, call.problem.query_heads)
+            lengths = call.problem.queries, call.problem.keys
+            descriptor, complete = compiled.descriptor_before_transpose(call.kind.device, *lengths)
+            return attention_with_gradient(call, q, k, v, descriptor, scale, addresses, complete)
         descriptor = known or descriptor_for(mask, call.problem, (q, k, v), with_gradient, False, call.kind)
         if known is None and given is not None:
             call.remember(given, mask, descriptor)

@@ -17,13 +17,12 @@ from compilemask.lowering.tiling_to_tt.attention import attention_module, attent
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule, emit
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, Patch, kernel_head_dim, programs_at_once
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.gpu import disk_cache
 from compilemask.runtime.gpu.attention_cuda import ELEMENTS, WORD, attention_cuda
 from compilemask.runtime.gpu.attention_split_cuda import attention_split, split_along
 from compilemask.runtime.gpu.binary import Binary
 from compilemask.runtime.gpu.compile_kernel import target_of
 from compilemask.runtime.gpu.driver import Argument, Kernel
-from compilemask.runtime.gpu.hopper_compile import HOPPER, compile_gpu_text, gpu_text
+from compilemask.runtime.gpu.hopper_compile import HOPPER, gpu_text, kept_binary
 from compilemask.runtime.gpu.launch import current_stream, empty_here, is_capturing, is_current, launch, launch_here
 from compilemask.runtime.gpu.patch_maps import PatchMaps, geometry_of, has_patch_maps, patch_shapes_of
 from compilemask.runtime.gpu.split_keys import split_of
@@ -391,11 +390,7 @@ def hopper_text(head_dim: int, dtype: torch.dtype, config: HopperConfig, score: 
 def hopper_binary(head_dim: int, dtype: torch.dtype, config: HopperConfig, score: str = "") -> Binary:
     """A compiled variant of the kernel. Needs no GPU. Raises LoweringError or TargetError if there is none."""
     name = f"attention {head_dim} {dtype} {config} {score}"
-    found = disk_cache.find(name, HOPPER)
-    if found is None:
-        found = compile_gpu_text(hopper_text(head_dim, dtype, config, score))
-        disk_cache.keep(name, HOPPER, found)
-    return found
+    return kept_binary(name, partial(hopper_text, head_dim, dtype, config, score))
 
 
 def forget() -> None:

@@ -25,7 +25,6 @@ from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, Patc
 from compilemask.runtime.calls.gradient_inputs import GradientInputs, Gradients
 from compilemask.runtime.calls.gradient_memory import gradient_like
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.gpu import disk_cache
 from compilemask.runtime.gpu.attention_backward_cuda import attention_backward_cuda, launch_queries, numbers_of_rows
 from compilemask.runtime.gpu.attention_cuda import ELEMENTS, WORD, strides_of
 from compilemask.runtime.gpu.binary import Binary
@@ -33,7 +32,7 @@ from compilemask.runtime.gpu.compile_kernel import Options, kernel_for
 from compilemask.runtime.gpu.driver import Argument, Grid, Kernel
 from compilemask.runtime.gpu.hopper import Kind, is_supported, kind_of
 from compilemask.runtime.gpu.hopper_backward_queries import Form, queries_plan
-from compilemask.runtime.gpu.hopper_compile import HOPPER, compile_gpu_text, gpu_text
+from compilemask.runtime.gpu.hopper_compile import gpu_text, kept_binary
 from compilemask.runtime.gpu.launch import empty, launch
 from compilemask.runtime.gpu.patch_maps import PatchMaps, geometry_of, has_patch_maps, patch_shapes_of
 from compilemask.runtime.gpu.tensor_map import TensorMaps, is_aligned, is_readable
@@ -272,11 +271,7 @@ def backward_text(head_dim: int, dtype: torch.dtype, config: HopperBackwardConfi
 def backward_binary(head_dim: int, dtype: torch.dtype, config: HopperBackwardConfig) -> Binary:
     """A compiled variant of the kernel. Needs no GPU. Raises LoweringError or TargetError if there is none."""
     name = f"attention_backward {head_dim} {dtype} {config}"
-    found = disk_cache.find(name, HOPPER)
-    if found is None:
-        found = compile_gpu_text(backward_text(head_dim, dtype, config))
-        disk_cache.keep(name, HOPPER, found)
-    return found
+    return kept_binary(name, partial(backward_text, head_dim, dtype, config))
 
 
 def forget() -> None:

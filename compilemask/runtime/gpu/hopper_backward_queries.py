@@ -15,11 +15,10 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_queries import Hopper
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries_frame import SECTIONS
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, kernel_head_dim
 from compilemask.runtime.descriptor import Descriptor
-from compilemask.runtime.gpu import disk_cache
 from compilemask.runtime.gpu.attention_cuda import ELEMENTS, WORD
 from compilemask.runtime.gpu.binary import Binary
 from compilemask.runtime.gpu.driver import Argument, Grid, Kernel
-from compilemask.runtime.gpu.hopper_compile import HOPPER, compile_gpu_text, gpu_text
+from compilemask.runtime.gpu.hopper_compile import gpu_text, kept_binary
 from compilemask.runtime.gpu.launch import launch
 from compilemask.runtime.gpu.tensor_map import TensorMaps
 
@@ -97,11 +96,7 @@ def queries_text(head_dim: int, dtype: torch.dtype, config: HopperQueriesConfig)
 def queries_binary(head_dim: int, dtype: torch.dtype, config: HopperQueriesConfig) -> Binary:
     """A compiled variant of the kernel. Needs no GPU. Raises LoweringError or TargetError if there is none."""
     name = f"attention_backward_queries {head_dim} {dtype} {config}"
-    found = disk_cache.find(name, HOPPER)
-    if found is None:
-        found = compile_gpu_text(queries_text(head_dim, dtype, config))
-        disk_cache.keep(name, HOPPER, found)
-    return found
+    return kept_binary(name, partial(queries_text, head_dim, dtype, config))
 
 
 def forget() -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import ModuleOp
 
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.passes.legalize_triton import legalize
+from compilemask.runtime.gpu import disk_cache
 from compilemask.runtime.gpu.binary import Binary, binary_of
 from compilemask.runtime.gpu.compile_kernel import compile_text
-from compilemask.runtime.gpu.disk_cache import triton_version
 from compilemask.runtime.gpu.target import Target
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ OPTIONS = {"enable_fp_fusion": True}
 
 def gpu_text(module: ModuleOp) -> str:
     """A kernel in Triton-GPU IR as text for the installed Triton."""
-    return print_generic(legalize(module, triton_version()))
+    return print_generic(legalize(module, disk_cache.triton_version()))
 
 
 def compile_gpu_kernel(text: str) -> CompiledKernel:
@@ -35,6 +36,10 @@ def compile_gpu_kernel(text: str) -> CompiledKernel:
     return compile_text(text, HOPPER, OPTIONS, "ttgir")
 
 
-def compile_gpu_text(text: str) -> Binary:
-    """As `compile_gpu_kernel`: the binary."""
-    return binary_of(compile_gpu_kernel(text))
+def kept_binary(name: str, text: Callable[[], str]) -> Binary:
+    """The binary of the kernel of this name, from disk, or compiled and kept there. Raises as `compile_gpu_kernel`."""
+    found = disk_cache.find(name, HOPPER)
+    if found is None:
+        found = binary_of(compile_gpu_kernel(text()))
+        disk_cache.keep(name, HOPPER, found)
+    return found
