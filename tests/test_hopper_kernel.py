@@ -53,22 +53,21 @@ def run(
     seed: int = 0,
     heads_together: int = 1,
     kernel: ModuleOp | None = None,
-    redo: np.ndarray | None = None,
-    results: tuple[torch.Tensor, torch.Tensor] | None = None,
+    query_map: TensorMap | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """out and lse of a kernel, in `results` or memory that was full of NaN; `more` are arguments behind all others."""
+    """out and lse of a kernel, in memory that was full of NaN; `more` are arguments behind all others."""
     batch, heads = q.shape[:2]
-    out, lse = results or (q.new_full(q.shape, torch.nan), torch.full(q.shape[:3], torch.nan))
+    out, lse = q.new_full(q.shape, torch.nan), torch.full(q.shape[:3], torch.nan)
     layout = descriptor.layout
     sections = [descriptor.order, descriptor.visits, descriptor.patterns, descriptor.columns]
     counter = [np.zeros(2, np.int32)] if config.schedule is Schedule.ATOMIC else []
     values: list[Any] = [
-        *(TensorMap(storage(x)) for x in (q, k, v, out)),
+        query_map or TensorMap(storage(q)),
+        *(TensorMap(storage(x)) for x in (k, v, out)),
         lse.numpy().reshape(-1),
         *(section.contiguous().numpy().reshape(-1) for section in sections),
         *counter,
-        *([] if redo is None else [redo]),
         *(heads, heads // k.shape[1], layout.queries, layout.keys, layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
         *(batch * heads, heads_together, heads_together * layout.query_tiles),

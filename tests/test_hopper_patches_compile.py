@@ -11,7 +11,7 @@ import pytest
 import torch
 from test_hopper_backward_compile import check_steps
 from test_hopper_compile import ELEMENT, machine_code, tool, visits
-from xdsl.dialects.builtin import ModuleOp, bf16
+from xdsl.dialects.builtin import ModuleOp, bf16, f16
 
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.lowering.tiling_to_tt.attention import attention_module, attention_op
@@ -27,7 +27,9 @@ pytest.importorskip("triton")
 IMAGE, HIGH, VIDEO = (8, 16), (12, 16), (4, 4, 8)
 FORWARD = [
     (128, torch.bfloat16, replace(HopperConfig(schedule=Schedule.ATOMIC), query_patch=IMAGE, key_patch=IMAGE)),
-    (64, torch.float16, replace(HopperConfig.choose(64, bf16, 192), query_patch=HIGH, key_patch=IMAGE)),
+    (128, torch.bfloat16, replace(HopperConfig(keeps_peaks=True), query_patch=IMAGE, key_patch=IMAGE)),
+    (64, torch.bfloat16, replace(HopperConfig.choose(64, bf16), query_patch=VIDEO, key_patch=VIDEO)),
+    (64, torch.float16, replace(HopperConfig.choose(64, f16, 192), query_patch=HIGH, key_patch=IMAGE)),
     (128, torch.float16, HopperConfig(query_patch=VIDEO, key_patch=VIDEO)),
 ]
 BACKWARD = [(128, torch.bfloat16, IMAGE), (64, torch.float16, VIDEO)]
@@ -51,7 +53,7 @@ def test_forward(head_dim: int, dtype: torch.dtype, config: HopperConfig, tmp_pa
     for instruction in ("UTMALDG.4D", "UTMALDG.5D", "UTMASTG.4D", "UTMASTG.5D"):
         assert any(instruction in line for line in code)
     bodies = visits(code, head_dim)
-    assert len(bodies) == 2 * config.consumers
+    assert len(bodies) == (3 if config.keeps_peaks else 2) * config.consumers
     # What a tile needs once may lie in memory, what a visit needs may not.
     assert not any("LDL" in line or "STL" in line for body in bodies for line in body), "spilled in a visit"
 

@@ -272,25 +272,6 @@ def test_arguments_of_a_launch(fake: Driver, schedule: Schedule, monkeypatch: py
     hopper._plan.cache_clear()
 
 
-def test_launches_that_keep_peaks_and_redo_tiles(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper, "_kernel", lambda *_: None)
-    monkeypatch.setattr(hopper, "_counter", lambda _: torch.zeros(2, dtype=torch.int32))
-    monkeypatch.setattr(hopper, "_processors", lambda _: 5)
-    hopper._plan.cache_clear()
-    q = half(2, 6, 300, 128)
-    out, lse = torch.empty_like(q), torch.empty(2, 6, 300)
-    descriptor = compile(compilemask.causal()).descriptor(300)
-    keeping, redoing = HopperConfig(keeps_peaks=True), HopperConfig(redoes=True, schedule=Schedule.ATOMIC)
-    first = prepare_launch(q, q, q, out, lse, descriptor, 0.5, keeping)
-    second = prepare_launch(q, q, q, out, lse, descriptor, 0.5, redoing, first.redo)
-    assert first.redo is not None
-    assert (first.redo.shape, first.redo.dtype, bool(first.redo.any())) == ((1 + 2 * 6 * 3,), torch.int32, False)
-    for launch, config in ((first, keeping), (second, redoing)):
-        names = [argument.name for argument in kernel_arguments(config)]
-        assert dict(zip(names, launch.arguments, strict=True))["redo"] == first.redo.data_ptr()
-    hopper._plan.cache_clear()
-
-
 def test_arguments_of_a_launch_with_patches(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     patches = Patches(20, (16, 40), 20 + 640 + 3, (8, 16), (16, 8))
     config = HopperConfig(query_patch=(8, 16), key_patch=(16, 8))

@@ -12,19 +12,29 @@ patches of an image, which TMA copies from where they lie in raster order (`atte
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from xdsl.dialects.builtin import BFloat16Type, ModuleOp
 
 from compilemask.dialects import tiling
 from compilemask.dialects.tiling import Weights
 from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_tt.attention_score import score_arguments
+from compilemask.lowering.tiling_to_ttg.attention_again import (
+    clean_again,
+    consume_again,
+    looking_for_peaks,
+    produce_again,
+)
 from compilemask.lowering.tiling_to_ttg.attention_config import (
     SHARED_MEMORY,
     HopperConfig,
     Schedule,
     check_supported,
 )
-from compilemask.lowering.tiling_to_ttg.attention_frame import kernel_arguments, open_frame
+from compilemask.lowering.tiling_to_ttg.attention_frame import Frame, kernel_arguments, open_frame
+from compilemask.lowering.tiling_to_ttg.attention_inexact import published
 from compilemask.lowering.tiling_to_ttg.attention_schedule import run_cleaner, run_consumer, run_producer
 from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder
 
@@ -48,15 +58,32 @@ def emit(op: tiling.AttentionOp, config: HopperConfig, name: str = NAME) -> Modu
     arguments = [*kernel_arguments(config), *score_arguments(op)]
     kb = GpuKernelBuilder(name, arguments, max_registers=config.max_registers)
     frame = open_frame(kb, op, config)
-    with kb.warp_specialize() as roles:
+    _specialize(frame, partial(run_consumer, frame), partial(run_producer, frame), partial(run_cleaner, frame))
+    if config.keeps_peaks:
+        lists, looking = published(frame), looking_for_peaks(frame)
+        with kb.if_else(lists.name_tiles) as some, some.then():
+            _specialize(
+                frame,
+                lambda part: consume_again(looking, part, lists),
+                lambda: produce_again(looking, lists),
+                lambda: clean_again(looking, lists),
+            )
+    return kb.finish()
+
+
+def _specialize(
+    frame: Frame, consume: Callable[[int], None], produce: Callable[[], None], clean: Callable[[], None]
+) -> None:
+    """One warpgroup or more that compute, one warp that copies, and one that cleans values."""
+    config = frame.config
+    with frame.kb.warp_specialize() as roles:
         with roles.default():
-            run_consumer(frame, 0)
+            consume(0)
         for part in range(1, config.consumers):
             with roles.partition(4, config.consumer_registers):
-                run_consumer(frame, part)
+                consume(part)
         with roles.partition(1, config.producer_registers):
-            run_producer(frame)
+            produce()
         if config.clean_values:
             with roles.partition(1, config.producer_registers):
-                run_cleaner(frame)
-    return kb.finish()
+                clean()

@@ -59,9 +59,9 @@ class HopperConfig:
     overlaps. `pin_rounding` converts weights where they are computed: LLVM sinks that into the next step otherwise,
     where f32 weights cost twice the registers. The peak of a row is left where it is until a score exceeds it by more
     than `slack` in base 2: sums and output need not fade, and weights up to 2^slack are as exact as others.
-    With `keeps_peaks` it is left where the first visit has put it, and no visit looks for a larger one; a tile of which
-    that makes a row inexact is named in memory, and a kernel that `redoes` such tiles computes them and no others; for
-    bf16, whose range is that of f32.
+    With `keeps_peaks` it is left where the first visit has put it, and no visit looks for a larger one; tiles of which
+    that makes a row inexact are computed again at the end, as without it (`attention_again.py`); for bf16, whose range
+    is that of f32.
     `clean_values` has a warp zero the values of keys that no row of a partial tile sees, if there may be keys that no
     query sees, so that NaN and infinity in them reach nobody; without it all values of visited tiles must be finite.
     With `query_patch` and `key_patch` tiles of queries and keys are such patches of an image
@@ -77,7 +77,6 @@ class HopperConfig:
     pin_rounding: bool = True
     slack: float = 8.0
     keeps_peaks: bool = False
-    redoes: bool = False
     clean_values: bool = True
     consumer_registers: int = 240
     producer_registers: int = 32
@@ -89,8 +88,6 @@ class HopperConfig:
             raise LoweringError(f"{self.consumers} consumers; 1, 2 or 3 warpgroups compute a tile")
         if self.stages < min(self.consumers, 2):
             raise LoweringError(f"{self.stages} stages; warpgroups that take turns use two tiles at once")
-        if self.redoes and (self.keeps_peaks or self.schedule is not Schedule.ATOMIC):
-            raise LoweringError("tiles are redone by a kernel that looks for peaks, with the atomic schedule")
         check_patches(self.query_patch, self.key_patch, self.rows)
 
     @property
@@ -138,9 +135,17 @@ class HopperConfig:
 
     @classmethod
     def choose(
-        cls, head_dim: int, element_type: AnyFloat, rows: int = 128, schedule: Schedule = Schedule.GRID
+        cls,
+        head_dim: int,
+        element_type: AnyFloat,
+        rows: int = 128,
+        schedule: Schedule = Schedule.GRID,
+        *,
+        plain: bool = True,
     ) -> HopperConfig:
         """The variant for a head dimension, element type and R of a descriptor. Raises LoweringError if there is none.
+
+        `plain` scores are not modified, and have a softmax: they keep their first peaks if the type can.
 
         At D = 64 exponentials take as long as products: three warpgroups hide one behind the other better than two. A
         thread has no registers for an output of D = 128 then, nor to hold the softmax behind a product.
@@ -160,7 +165,10 @@ class HopperConfig:
                 chosen = cls(consumers=3, stages=4, hold_softmax=False, slack=0.0, consumer_registers=160)
             case _:
                 raise LoweringError(f"no Hopper kernel for head_dim {head_dim} in tiles of {rows} rows")
-        return replace(chosen, schedule=schedule)
+        # Persistent programs of D = 128 that share a processor would spill registers.
+        has_room = (head_dim, rows) != (128, 64) or schedule is Schedule.GRID
+        keeps_peaks = plain and has_room and isinstance(element_type, BFloat16Type)
+        return replace(chosen, schedule=schedule, keeps_peaks=keeps_peaks)
 
 
 def programs_at_once(rows: int) -> int:

@@ -34,13 +34,6 @@ class State(NamedTuple):
     acc: Value
     weights: Value
     number: Value
-    seen: Value | None = None
-    """[64, 4]: not 0 in rows that have seen something in a masked visit; known if peaks are kept."""
-
-    @property
-    def values(self) -> list[Value]:
-        """What loops carry."""
-        return [x for x in self if x is not None]
 
     @property
     def softmax(self) -> Softmax:
@@ -55,10 +48,9 @@ class Result(NamedTuple):
     acc: Product
     number: Value
     scoring: Scoring
-    seen: Value | None
 
 
-class _Values(NamedTuple):
+class ValuesReady(NamedTuple):
     """How to know that values can be read: which barrier, and the parity of its phase."""
 
     place: Value
@@ -69,16 +61,25 @@ class _Values(NamedTuple):
         frame.value.full[self.place].wait(self.phase)
 
 
-def _partial_values(frame: Frame, tile: Tile, progress: Progress, index: Value) -> _Values:
+def _partial_values(frame: Frame, tile: Tile, progress: Progress, index: Value) -> ValuesReady:
     """How to know of the values of a tile's index-th partial tile."""
+    return _values(frame, progress, index, tile.unseen != 0)
+
+
+def any_values(frame: Frame, tile: Tile, progress: Progress, index: Value) -> ValuesReady:
+    """How to know of the values of a tile's index-th visit."""
+    return _values(frame, progress, index, tile.cleaned(frame) > index)
+
+
+def _values(frame: Frame, progress: Progress, index: Value, are_cleaned: Value) -> ValuesReady:
     full = frame.value.place(frame.kb, progress.visits + index)
     if not frame.config.clean_values:
-        return _Values(*full)
+        return ValuesReady(*full)
     cleaned = frame.value.cleaned_place(frame.kb, progress.cleaned + index)
-    return _Values(*(frame.kb.where(tile.unseen != 0, a, b) for a, b in zip(cleaned, full, strict=True)))
+    return ValuesReady(*(frame.kb.where(are_cleaned, a, b) for a, b in zip(cleaned, full, strict=True)))
 
 
-class _Patterns:
+class Patterns:
     """The patterns of a tile's partial tiles. They are fetched ahead: a visit is as short as two waits for memory.
 
     Words are asked for one visit ahead and numbers two: asked for at the end of the visit before, words came late, and
@@ -145,7 +146,7 @@ class Ahead(NamedTuple):
     @classmethod
     def of(cls, frame: Frame, part: int, tile: Tile) -> Ahead:
         """Starts to fetch it."""
-        patterns = _Patterns(frame, part, tile)
+        patterns = Patterns(frame, part, tile)
         everything = frame.kb.where(tile.n_full > 0, -1, 0)
         words = pattern_words(frame, part, tile.first_pattern, tile.n_partial > 0, everything)
         return cls(words, patterns.number(1), patterns.number(2))
@@ -156,25 +157,25 @@ def consume(frame: Frame, turns: Turns, tile: Tile, progress: Progress, ahead: A
     kb, part = frame.kb, turns.part
     query = frame.query[part].reshape(ROWS, frame.head_dim)
     frame.query_full[part].wait(progress.tiles % 2)
-    patterns = _Patterns(frame, part, tile)
+    patterns = Patterns(frame, part, tile)
     scoring = Scoring(frame, part, tile)
     words = patterns.words(1, ahead.second)
     state = _first_visit(frame, turns, tile, query, progress.visits, scoring, ahead.words)
-    with kb.for_loop(1, tile.n_partial, 1, [*state.values, words, ahead.third]) as partial:
+    with kb.for_loop(1, tile.n_partial, 1, [*state, words, ahead.third]) as partial:
         *before, words, number = partial.carried
         following = patterns.words(partial.index + 1, number), patterns.number(partial.index + 2)
         values = _partial_values(frame, tile, progress, partial.index - 1)
         key_tile = patterns.key_tile(partial.index) if scoring.needs_keys else None
         after = _visit(frame, turns, query, State(*before), values, scoring, key_tile, words)
-        partial.yield_(*after.values, *following)
+        partial.yield_(*after, *following)
     if frame.config.clean_values:
         with kb.if_else(tile.cleaned(frame) > 0) as some, some.then():
             _partial_values(frame, tile, progress, tile.n_partial - 1).wait(frame)
-    state = _full_visits(frame, turns, tile, query, State(*partial.results[: len(state.values)]), scoring)
+    state = _full_visits(frame, turns, tile, query, State(*partial.results[: len(state)]), scoring)
     if frame.config.is_persistent:
         frame.query_empty[part].arrive()
-    acc = _weigh_values(frame, state, _Values(*frame.value.place(kb, state.number - 1)))
-    return Result(state.softmax, acc, state.number, scoring, state.seen)
+    acc = weigh_values(frame, state, ValuesReady(*frame.value.place(kb, state.number - 1)))
+    return Result(state.softmax, acc, state.number, scoring)
 
 
 def _full_visits(frame: Frame, turns: Turns, tile: Tile, query: Buffer, state: State, scoring: Scoring) -> State:
@@ -183,21 +184,21 @@ def _full_visits(frame: Frame, turns: Turns, tile: Tile, query: Buffer, state: S
     taken = kb.cast(tile.n_partial == 0, i32)
 
     def visit(before: State, key_tile: Value | None) -> State:
-        values = _Values(*frame.value.place(kb, before.number - 1))
+        values = ValuesReady(*frame.value.place(kb, before.number - 1))
         return _visit(frame, turns, query, before, values, scoring, key_tile)
 
     if not scoring.needs_keys:
-        with kb.for_loop(taken, tile.n_full, 1, state.values) as full:
-            full.yield_(*visit(State(*full.carried), None).values)
+        with kb.for_loop(taken, tile.n_full, 1, state) as full:
+            full.yield_(*visit(State(*full.carried), None))
         return State(*full.results)
     runs = tile.pairs(frame) + tile.n_partial * 2
-    with kb.for_loop(0, tile.n_runs, 1, [*state.values, taken]) as each_run:
+    with kb.for_loop(0, tile.n_runs, 1, [*state, taken]) as each_run:
         *before, taken = each_run.carried
         first, end = (kb.load(runs + each_run.index * 2 + word) for word in range(2))
         with kb.for_loop(first + taken, end, 1, before) as full:
-            full.yield_(*visit(State(*full.carried), full.index).values)
+            full.yield_(*visit(State(*full.carried), full.index))
         each_run.yield_(*full.results, kb.constant(0, i32))
-    return State(*each_run.results[: len(state.values)])
+    return State(*each_run.results[: len(state)])
 
 
 def _first_visit(
@@ -205,17 +206,16 @@ def _first_visit(
 ) -> State:
     """Scores and weights of the first tile of keys, masked even if it is full; all masked if there is none."""
     kb = frame.kb
-    product = _multiply(frame, turns, query, count)
+    product = multiply(frame, turns, query, count)
     turns.give()
     scores = scoring.scored(kb.warp_group_dot_wait(product), tile.first_key_tile, words)
-    _release_key(frame, count)
+    release_key(frame, count)
     (peak, total), weights, _ = scoring.weigh(scoring.start(), scores, is_masked=True)
     acc = kb.zeros((ROWS, frame.head_dim), f32, frame.layouts.output)
     if frame.config.keeps_peaks:
         # A row that has seen nothing has no better guess.
         peak = kb.where(peak == -math.inf, 0.0, peak)
-    seen = words if frame.config.keeps_peaks else None
-    return State(peak, total, acc, as_operand(frame, weights), count + 1, seen)
+    return State(peak, total, acc, as_operand(frame, weights), count + 1)
 
 
 def _visit(
@@ -223,25 +223,24 @@ def _visit(
     turns: Turns,
     query: Buffer,
     state: State,
-    values: _Values,
+    values: ValuesReady,
     scoring: Scoring,
     key_tile: Value | None,
     words: Value | None = None,
 ) -> State:
     """Scores of a tile of keys, and beside their softmax the product of the last weights with their values."""
     kb, count = frame.kb, state.number
-    product = _multiply(frame, turns, query, count)
-    acc = _weigh_values(frame, state, values)
+    product = multiply(frame, turns, query, count)
+    acc = weigh_values(frame, state, values)
     turns.give()
     products = kb.warp_group_dot_wait(product, pending=1)
-    _release_key(frame, count)
+    release_key(frame, count)
     scores = scoring.scored(products, key_tile, words)
-    seen, fade = state.seen, None
-    if seen is None:
-        after, weights, fade = scoring.weigh(state.softmax, scores, is_masked=words is not None)
-    else:
+    if frame.config.keeps_peaks:
         after, weights = scoring.weigh_below_peak(state.softmax, scores)
-        seen = seen if words is None else seen | words
+        fade = None
+    else:
+        after, weights, fade = scoring.weigh(state.softmax, scores, is_masked=words is not None)
     operand = as_operand(frame, weights)
     if frame.config.hold_softmax:
         values.wait(frame)
@@ -249,10 +248,10 @@ def _visit(
     if fade is not None:
         by_row = kb.convert_layout(fade, slice_of(frame.layouts.output, 1))[:, None]
         total = kb.multiply_unless_one(total, kb.broadcast_to(by_row, total.shape))
-    return State(*after, total, operand, count + 1, seen)
+    return State(*after, total, operand, count + 1)
 
 
-def _multiply(frame: Frame, turns: Turns, query: Buffer, count: Value) -> Product:
+def multiply(frame: Frame, turns: Turns, query: Buffer, count: Value) -> Product:
     """Starts the product of the rows with the count-th tile of keys, in this warpgroup's turn."""
     place, phase = frame.key.place(frame.kb, count)
     frame.key.full[place].wait(phase)
@@ -261,7 +260,7 @@ def _multiply(frame: Frame, turns: Turns, query: Buffer, count: Value) -> Produc
     return frame.kb.warp_group_dot(query, keys.transpose(), layout=frame.layouts.scores)
 
 
-def _weigh_values(frame: Frame, state: State, values: _Values) -> Product:
+def weigh_values(frame: Frame, state: State, values: ValuesReady) -> Product:
     """Starts to add the product of the last weights with their values."""
     values.wait(frame)
     place, _ = frame.value.place(frame.kb, state.number - 1)
@@ -269,7 +268,7 @@ def _weigh_values(frame: Frame, state: State, values: _Values) -> Product:
     return frame.kb.warp_group_dot(state.weights, buffer, state.acc)
 
 
-def _release_key(frame: Frame, count: Value) -> None:
+def release_key(frame: Frame, count: Value) -> None:
     frame.key.empty[frame.key.place(frame.kb, count)[0]].arrive()
 
 

@@ -25,6 +25,8 @@ from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers,
 POINTER_ALIGNMENT = 16
 RECORD_WORDS = 16
 """Of a tile in shared memory."""
+LIST_WORDS = 4
+"""A head of a list, and the numbers of a `Progress`."""
 PATTERN_WORDS = 4
 TENSOR_MAPS = ("q", "k", "v", "out")
 SECTIONS = ("order", "visits", "patterns", "columns")
@@ -47,18 +49,14 @@ computed before the next ones."""
 def kernel_arguments(config: HopperConfig) -> list[Arg]:
     """The kernel's arguments in order. Boxes of the maps have 64 rows of q and out, 128 of k and v.
 
-    `redo` is not 0 if a tile is to be computed again, and of each tile of each head whether it is.
-
     Where tiles are patches, `queries` and `keys` are lengths in patched order, and those of the image follow the sizes.
     """
     counter = [Arg("counter", ptr(i32), POINTER_ALIGNMENT)] if config.schedule is Schedule.ATOMIC else []
-    redo = [Arg("redo", ptr(i32), POINTER_ALIGNMENT)] if config.keeps_peaks or config.redoes else []
     return [
         *(argument for name in TENSOR_MAPS for argument in map_arguments(name, config.key_patch)),
         Arg("lse", ptr(f32)),
         *(Arg(name, ptr(i32), POINTER_ALIGNMENT) for name in SECTIONS),
         *counter,
-        *redo,
         *(Arg(name, i32) for name in SIZES),
         *geometry_arguments(config.key_patch),
         Arg("scale", f32),
@@ -132,6 +130,8 @@ class Frame:
     """The tile that a persistent program computes next."""
     record_full: Barrier | None
     record_empty: Barrier | None
+    inexact: Buffer | None
+    """Per consumer, the head of its list of inexact tiles, and its progress, if peaks are kept."""
 
     @property
     def head_dim(self) -> int:
@@ -179,6 +179,7 @@ def open_frame(kb: GpuKernelBuilder, op: AttentionOp, config: HopperConfig) -> F
         record=kb.alloc((RECORD_WORDS,), i32, BARRIER_LAYOUT).named("record") if persistent else None,
         record_full=kb.barriers(1)[0] if persistent else None,
         record_empty=kb.barriers(1, readers)[0] if persistent else None,
+        inexact=kb.alloc((LIST_WORDS,), i32, BARRIER_LAYOUT, count=consumers) if config.keeps_peaks else None,
     )
     kb.fence_async_shared()
     return frame

@@ -7,6 +7,7 @@ next tile while the others compute, and hands its record on through shared memor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from xdsl.dialects.builtin import i32
 
@@ -14,117 +15,116 @@ from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_cleaner import clean
 from compilemask.lowering.tiling_to_ttg.attention_config import Schedule
 from compilemask.lowering.tiling_to_ttg.attention_consumer import Ahead, Turns, consume
-from compilemask.lowering.tiling_to_ttg.attention_epilogue import store
+from compilemask.lowering.tiling_to_ttg.attention_epilogue import End, store, store_if_exact
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
+from compilemask.lowering.tiling_to_ttg.attention_inexact import publish
 from compilemask.lowering.tiling_to_ttg.attention_order import long_tiles
 from compilemask.lowering.tiling_to_ttg.attention_producer import produce
 from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile, read_record, tile_at, write_record
 
 Fetch = Callable[[Tile], Sequence[Value]]
 """Starts to read what a tile will need; there may be no tile."""
-Work = Callable[[Tile, Progress, Sequence[Value]], Callable[[], None]]
+Finish = Callable[[Sequence[Value]], Sequence[Value]]
+"""Does what remains to be done with a tile while the next tile's needs are fetched; what is carried to the next tile,
+from what was carried to this one.
+"""
+Work = Callable[[Tile, Progress, Sequence[Value]], Finish]
 """What warps do with a tile, which may have no room for its visits, after what the program has done before, with what
-was fetched for it; gives what remains to be done while the next tile's needs are fetched.
+was fetched for it.
 """
 PROGRESS = len(Progress._fields)
 
 
 def run_producer(frame: Frame) -> None:
     """What the warp that copies does."""
-
     kb = frame.kb
     if not frame.config.is_persistent:
         produce(frame, tile_at(frame, kb.program_id(0)).without_faults(frame), _beginning(frame))
         return
     long = long_tiles(kb, kb.arg("query_tiles"), 1)
-    count = kb.arg("all_heads") * kb.arg("query_tiles")
-    if frame.config.redoes:
-        count = kb.where(kb.load(kb.arg("redo")) != 0, count, 0)
     with kb.while_loop([kb.program_id(0), *_beginning(frame)]) as loop:
         with loop.condition() as (position, *progress):
-            loop.continue_if(position < count, position, *progress)
+            loop.continue_if(position < kb.arg("all_heads") * kb.arg("query_tiles"), position, *progress)
         with loop.body() as (position, *progress):
-            tile, before = tile_at(frame, position, long), Progress(*progress)
-            produce_next = _produce_if_named if frame.config.redoes else _produce_next
-            loop.yield_(*produce_next(frame, tile, before, position))
+            progress = Progress(*progress)
+            tile = tile_at(frame, position, long)
+            write_record(frame, tile, progress.tiles)
+            following = _next_position(frame, position)
+            tile = tile.without_faults(frame)
+            produce(frame, tile, progress)
+            loop.yield_(following, *progress.after(frame, tile))
     write_record(frame, None, loop.results[1])
     if frame.config.schedule is Schedule.ATOMIC:
         _reset_counter(frame)
 
 
-def _produce_next(frame: Frame, tile: Tile, progress: Progress, position: Value) -> list[Value]:
-    """Tells the others of a tile and copies what it needs; the next position, and the progress then."""
-    write_record(frame, tile, progress.tiles)
-    following = _next_position(frame, position)
-    tile = tile.without_faults(frame)
-    produce(frame, tile, progress)
-    return [following, *progress.after(frame, tile)]
-
-
-def _produce_if_named(frame: Frame, tile: Tile, progress: Progress, position: Value) -> list[Value]:
-    """The same for a tile that is named in `redo`, and is so no more; another one is passed by."""
-    kb, name = frame.kb, tile.redo(frame)
-    with kb.if_else(kb.load(name) != 0) as is_named:
-        with is_named.then():
-            kb.store(name, 0)
-            is_named.yield_(*_produce_next(frame, tile, progress, position))
-        with is_named.otherwise():
-            is_named.yield_(_next_position(frame, position), *progress)
-    return list(is_named.results)
-
-
 def run_cleaner(frame: Frame) -> None:
     """What the warp that cleans values does."""
-
-    def work(tile: Tile, progress: Progress, _: Sequence[Value]) -> Callable[[], None]:
-        clean(frame, tile.without_faults(frame), progress)
-        return lambda: None
-
-    _each_tile(frame, 1, lambda _: (), work)
+    each_tile(frame, 1, lambda _: (), partial(clean_values, frame), _beginning(frame))
 
 
 def run_consumer(frame: Frame, part: int) -> None:
     """What a warpgroup that computes does."""
-    kb = frame.kb
-    turns = Turns(frame, part)
-
-    def work(tile: Tile, progress: Progress, ahead: Sequence[Value]) -> Callable[[], None]:
-        valid = tile.n_partial >= 0
-        if not frame.op.score.blocks:
-            valid = valid & (kb.arg("scale") >= 0.0)
-        tile = tile.without_faults(frame)
-        result = consume(frame, turns, tile, progress, Ahead(*ahead))
-        return lambda: store(frame, part, tile, valid, result)
-
+    kb, turns, ahead = frame.kb, Turns(frame, part), partial(Ahead.of, frame, part)
     turns.begin()
-    _each_tile(frame, 4, lambda tile: Ahead.of(frame, part, tile), work)
+    if frame.config.keeps_peaks:
+        work, nothing = partial(_compute, frame, turns, store_if_exact), kb.constant(0, i32)
+        progress, (inexact,) = each_tile(frame, 4, ahead, work, _beginning(frame), [nothing])
+        publish(frame, part, inexact, progress)
+    else:
+        each_tile(frame, 4, ahead, partial(_compute, frame, turns, store), _beginning(frame))
     kb.store_wait()
 
 
-def _each_tile(frame: Frame, num_warps: int, fetch: Fetch, work: Work) -> None:
-    """Work on all tiles of this program, which the producer names."""
-    start = _beginning(frame)
+def clean_values(frame: Frame, tile: Tile, progress: Progress, _: Sequence[Value]) -> Finish:
+    """Cleans the values of a tile; nothing remains then."""
+    clean(frame, tile.without_faults(frame), progress)
+    return lambda carried: carried
+
+
+def _compute(frame: Frame, turns: Turns, end: End, tile: Tile, progress: Progress, ahead: Sequence[Value]) -> Finish:
+    """Computes a warpgroup's rows of a tile, up to their end."""
+    valid, tile = tile.is_valid(frame), tile.without_faults(frame)
+    result = consume(frame, turns, tile, progress, Ahead(*ahead))
+    return partial(end, frame, turns.part, tile, valid, result)
+
+
+def each_tile(
+    frame: Frame,
+    num_warps: int,
+    fetch: Fetch,
+    work: Work,
+    start: Progress,
+    carried: Sequence[Value] = (),
+    records: int = 0,
+) -> tuple[Progress, Sequence[Value]]:
+    """Work on all tiles of this program, which the producer names after so many `records` that named none; what the
+    program has done then, and what is carried.
+    """
     if not frame.config.is_persistent:
         tile = tile_at(frame, frame.kb.program_id(0))
-        work(tile, start, fetch(tile))()
-        return
-    tile = read_record(frame, num_warps, start.tiles)
-    with frame.kb.while_loop([*start, *tile, *fetch(tile)]) as loop:
+        carried = work(tile, start, fetch(tile))(carried)
+        return start.after(frame, tile.without_faults(frame)), carried
+    count = PROGRESS + len(carried)
+    tile = read_record(frame, num_warps, start.tiles + records)
+    with frame.kb.while_loop([*start, *carried, *tile, *fetch(tile)]) as loop:
         with loop.condition() as values:
-            loop.continue_if(_split(values)[1].exists, *values)
+            loop.continue_if(_split(values[count:])[0].exists, *values)
         with loop.body() as values:
-            progress, tile, fetched = _split(values)
+            progress, carried = Progress(*values[:PROGRESS]), values[PROGRESS:count]
+            tile, fetched = _split(values[count:])
             finish = work(tile, progress, fetched)
             progress = progress.after(frame, tile.without_faults(frame))
-            following = read_record(frame, num_warps, progress.tiles)
+            following = read_record(frame, num_warps, progress.tiles + records)
             ahead = fetch(following)
-            finish()
-            loop.yield_(*progress, *following, *ahead)
+            loop.yield_(*progress, *finish(carried), *following, *ahead)
+    return Progress(*loop.results[:PROGRESS]), loop.results[PROGRESS:count]
 
 
-def _split(values: Sequence[Value]) -> tuple[Progress, Tile, Sequence[Value]]:
-    behind = PROGRESS + len(Tile._fields)
-    return Progress(*values[:PROGRESS]), Tile(*values[PROGRESS:behind]), values[behind:]
+def _split(values: Sequence[Value]) -> tuple[Tile, Sequence[Value]]:
+    """A tile, and what was fetched for it."""
+    words = len(Tile._fields)
+    return Tile(*values[:words]), values[words:]
 
 
 def _beginning(frame: Frame) -> Progress:
@@ -148,6 +148,4 @@ def _reset_counter(frame: Frame) -> None:
     finished = kb.atomic_add(counter + 1, 1)
     with kb.if_else(finished == kb.num_programs(0) - 1) as branch, branch.then():
         kb.store(counter, 0)
-        if frame.config.redoes:
-            kb.store(kb.arg("redo"), 0)
         kb.store(counter + 1, 0)

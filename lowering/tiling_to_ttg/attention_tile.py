@@ -14,6 +14,7 @@ from compilemask.lowering.tiling_to_ttg.attention_order import Order, folded
 
 NO_TILE = -1
 """The number in a record that says that the program is done."""
+ALL_PARTS = -1
 
 
 class Tile(NamedTuple):
@@ -34,11 +35,20 @@ class Tile(NamedTuple):
     """Of the first visit, if it is a partial tile."""
     unseen: Value
     """Not 0 if there may be keys that no query sees: their values may hold anything."""
+    position: Value
+    """In the launch order."""
+    parts: Value
+    """A bit per consumer: whether it stores its rows."""
 
     @property
     def exists(self) -> Value:
         """Whether there is a tile."""
         return self.number != NO_TILE
+
+    def is_valid(self, frame: Frame) -> Value:
+        """i1: the build had room for its visits, and the kernel takes the scale."""
+        valid = self.n_partial >= 0
+        return valid if frame.op.score.blocks else valid & (frame.kb.arg("scale") >= 0.0)
 
     def without_faults(self, frame: Frame) -> Tile:
         """The same, visiting nothing if it has no room for its visits."""
@@ -49,10 +59,6 @@ class Tile(NamedTuple):
     def pairs(self, frame: Frame) -> Value:
         """Address of the first pair."""
         return frame.kb.arg("visits") + self.first_pair * 2
-
-    def redo(self, frame: Frame) -> Value:
-        """Address of the word that says whether it is to be computed again."""
-        return frame.kb.arg("redo") + (1 + self.head * frame.kb.arg("query_tiles") + self.number)
 
     def batch_and_head(self, frame: Frame) -> tuple[Value, Value]:
         """Batch and query head."""
@@ -93,7 +99,8 @@ def tile_at(frame: Frame, position: Value, long: Value | None = None) -> Tile:
     batch, of_batch = kb.trunc_div(head, kb.arg("heads")), kb.trunc_rem(head, kb.arg("heads"))
     mask = batch * kb.arg("mask_batch_stride") + of_batch * kb.arg("mask_head_stride")
     record = kb.arg("order") + (mask * query_tiles + rank) * ORDER_WORDS
-    index, *words = (kb.load(record + word) for word in range(len(Tile._fields) - 1))
+    index, *words = (kb.load(record + word) for word in range(ORDER_WORDS))
+    words += [position, kb.constant(ALL_PARTS, i32)]
     return Tile(index.named("tile"), head, *words)
 
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 
+from compilemask.dialects.tiling import Weights
+from compilemask.dialects.tiling_score import ScoreOp
 from compilemask.errors import DescriptorError, LoweringError, TargetError
 from compilemask.lowering.descriptor_layout import Layout, ceil_div
 from compilemask.lowering.patch_grid import Patches
@@ -202,8 +204,7 @@ class Launch(NamedTuple):
     arguments: list[Argument]
     device: torch.device
     counter: torch.Tensor | None
-    redo: torch.Tensor | None
-    """Both are kept alive with the launch."""
+    """Kept alive with the launch."""
 
     def __call__(self) -> None:
         launch(self.kernel, (self.programs, 1, 1), self.device, self.arguments)
@@ -238,12 +239,8 @@ class Plan(NamedTuple):
         counter: torch.Tensor | None,
         scale: float,
         scoring: Scoring = UNMODIFIED,
-        redo: torch.Tensor | None = None,
     ) -> list[Argument]:
-        """The kernel's arguments for inputs at these addresses; out and lse are contiguous.
-
-        `redo` is for a kernel that keeps peaks, or redoes tiles.
-        """
+        """The kernel's arguments for inputs at these addresses; out and lse are contiguous."""
         if self.patch_maps:
             maps = self._maps_of_patches(*addresses, out.data_ptr())
         else:
@@ -256,7 +253,6 @@ class Plan(NamedTuple):
             lse.data_ptr(),
             *(base + order, base + visits, base + patterns, base + columns),
             *(() if counter is None else (counter.data_ptr(),)),
-            *(() if redo is None else (redo.data_ptr(),)),
             *self.numbers,
             scale,
             *(scoring.kernel_arguments() if scoring.text else ()),
@@ -353,20 +349,12 @@ def prepare_launch(
     descriptor: Descriptor,
     scale: float,
     config: HopperConfig,
-    redo: torch.Tensor | None = None,
 ) -> Launch:
-    """The launch of a variant for these tensors; out and lse are contiguous.
-
-    `redo` is that of the launch which has kept peaks, for one that redoes its tiles.
-    """
+    """The launch of a variant for these tensors; out and lse are contiguous."""
     plan = _plan(kind_of(query, key, value), descriptor.layout, config)
     counter = _counter(plan.device) if plan.has_counter else None
-    if redo is None and (config.keeps_peaks or config.redoes):
-        tiles = query.shape[0] * query.shape[1] * descriptor.layout.query_tiles
-        redo = torch.zeros(1 + tiles, dtype=torch.int32, device=query.device)
-    addresses = _addresses(query, key, value)
-    arguments = plan.arguments(addresses, out, lse, descriptor, counter, scale, redo=redo)
-    return Launch(plan.kernel, plan.programs, arguments, plan.device, counter, redo)
+    arguments = plan.arguments(_addresses(query, key, value), out, lse, descriptor, counter, scale)
+    return Launch(plan.kernel, plan.programs, arguments, plan.device, counter)
 
 
 def heads_together(key_shape: Sequence[int], size: int, heads: int, all_heads: int) -> int:
@@ -423,7 +411,7 @@ def _chosen(
     if score and query_patch is not None:
         return None
     try:
-        config = HopperConfig.choose(dim, ELEMENTS[dtype], rows, schedule)
+        config = HopperConfig.choose(dim, ELEMENTS[dtype], rows, schedule, plain=_is_plain(score_op(score)))
         config = replace(config, query_patch=query_patch, key_patch=key_patch)
     except LoweringError:
         return None
@@ -433,6 +421,11 @@ def _chosen(
         warnings.warn(f"attention uses the portable kernel: {error}", RuntimeWarning, stacklevel=2)
         return None
     return config
+
+
+def _is_plain(score: ScoreOp | None) -> bool:
+    """Whether scores are used as they are, in a softmax, which may have a sink."""
+    return score is None or (score.is_identity and score.weights is Weights.SOFTMAX)
 
 
 @cache
