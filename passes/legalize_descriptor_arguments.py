@@ -2,7 +2,7 @@
 
 Up to Triton 3.8 such an argument is a pointer, `!tt.ptr<i8, 0>` with the attribute `tt.nv_tma_desc`, which
 `ttng.reinterpret_tensor_descriptor` makes a descriptor. Triton 3.9 has no pointers in address space 0. In machine code
-both are 128 bytes passed by value.
+both are 128 bytes passed by value. Fetches of the tensor map ahead of its use are left out: PTX takes addresses alone.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import VerifyException
 
-from compilemask.dialects.triton import tt, ttng
+from compilemask.dialects.triton import tt, ttg, ttng
+from compilemask.dialects.triton.inline_ptx import PREFETCH_TENSOR_MAP
 from compilemask.dialects.triton.ttg_module import TMA_ARGUMENT
 
 
@@ -36,7 +37,14 @@ class LegalizeDescriptorArgumentsPass(ModulePass):
                 nested.function_type = type(types).from_lists(nested.body.block.arg_types, types.outputs.data)
 
 
+def _is_prefetch(op: Operation) -> bool:
+    return isinstance(op, ttg.ElementwiseInlineAsmOp) and op.asm_string.data == PREFETCH_TENSOR_MAP
+
+
 def _reinterpret(argument: SSAValue) -> None:
+    for use in list(argument.uses):
+        if _is_prefetch(use.operation):
+            Rewriter.erase_op(use.operation)
     casts = [use.operation for use in argument.uses]
     wanted = {cast.results[0].type for cast in casts if isinstance(cast, ttng.ReinterpretTensorDescriptorOp)}
     if len(wanted) != 1 or not all(isinstance(cast, ttng.ReinterpretTensorDescriptorOp) for cast in casts):

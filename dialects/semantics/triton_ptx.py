@@ -8,13 +8,17 @@ from functools import partial
 import numpy as np
 
 from compilemask.dialects.semantics.triton_memory import Array, round_bf16
-from compilemask.dialects.triton.inline_ptx import KEEP_WHERE_SET, MULTIPLY_UNLESS_ONE
+from compilemask.dialects.triton.inline_ptx import KEEP_WHERE_SET, MULTIPLY_UNLESS_ONE, PREFETCH_TENSOR_MAP
 from compilemask.errors import LoweringError
 
 
 def _multiply(x: Array, factor: Array) -> Array:
     with np.errstate(invalid="ignore"):
         return x * factor
+
+
+def _nothing(_: object) -> Array:
+    return np.asarray(0, dtype=np.int32)
 
 
 def _round_f16(x: Array) -> Array:
@@ -34,6 +38,7 @@ _INSTRUCTIONS: dict[str, Callable[..., Array]] = {
     # The hardware's result is off by up to 2^-11.
     "tanh.approx.f32 $0, $1;": np.tanh,
     MULTIPLY_UNLESS_ONE.text: _multiply,
+    PREFETCH_TENSOR_MAP: _nothing,
     **{found.text: partial(_keep_where_set, hidden) for (hidden, _), found in KEEP_WHERE_SET.items()},
 }
 

@@ -64,4 +64,7 @@ them, which is packed before the product has come and unpacked behind.
 By what is hidden, and how many tests stand together before their choices. Of single tests ptxas makes moves of seven
 bits to predicates: fewer instructions, but no predicate is left to others for so long that barriers are told late."""
 
-__all__ = ["KEEP_WHERE_SET", "MULTIPLY_UNLESS_ONE", "InlinePtx"]
+PREFETCH_TENSOR_MAP = "prefetch.tensormap [$1]; mov.b32 $0, 0;"
+"""Nothing but a fetch of a tensor map, which may be a kernel's argument; an operation needs a result, 0."""
+
+__all__ = ["KEEP_WHERE_SET", "MULTIPLY_UNLESS_ONE", "PREFETCH_TENSOR_MAP", "InlinePtx"]

@@ -11,7 +11,7 @@ from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS
 from compilemask.lowering.tiling_to_ttg.attention_consumer import Result, finish_product
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
-from compilemask.lowering.tiling_to_ttg.attention_inexact import is_inexact, put_on_list
+from compilemask.lowering.tiling_to_ttg.attention_inexact import is_doubtful, is_inexact, put_on_list
 from compilemask.lowering.tiling_to_ttg.attention_softmax import Softmax
 from compilemask.lowering.tiling_to_ttg.attention_tile import Tile
 from compilemask.lowering.tiling_to_ttg.builder import slice_of
@@ -43,8 +43,15 @@ def store_if_exact(
     (`attention_inexact.py`).
     """
     kb, (inexact,) = frame.kb, carried
-    total, acc = sums(frame, result.softmax), _finished(frame, result)
-    with kb.if_else(is_inexact(frame, part, tile, total, acc)) as branch:
+    total = sums(frame, result.softmax)
+    doubtful = is_doubtful(frame, part, tile, total)
+    acc = _finished(frame, result)
+    with kb.if_else(doubtful) as look:
+        with look.then():
+            look.yield_(is_inexact(frame, part, tile, total, acc))
+        with look.otherwise():
+            look.yield_(doubtful)
+    with kb.if_else(look.results[0]) as branch:
         with branch.then():
             branch.yield_(put_on_list(frame, part, tile, inexact))
         with branch.otherwise():

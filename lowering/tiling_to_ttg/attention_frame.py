@@ -152,6 +152,9 @@ class Frame:
 def open_frame(kb: GpuKernelBuilder, op: AttentionOp, config: HopperConfig) -> Frame:
     """Allocates shared memory and initializes barriers."""
     head_dim, element, consumers = op.head_dim, op.element_type, config.consumers
+    for name in TENSOR_MAPS:
+        for argument in map_arguments(name, config.key_patch):
+            kb.prefetch_tensor_map(argument.name)
     query_box, of_queries, of_keys = (1, 1, ROWS, head_dim), (ROWS, config.query_patch), (TILE, config.key_patch)
     maps = [
         TileMap(kb, name, rows, head_dim, element, patch)

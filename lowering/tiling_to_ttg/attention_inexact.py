@@ -24,26 +24,39 @@ from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile
 
 SMALLEST_SUM, LARGEST_SUM = 2.0**-60, 2.0**100
 """Of a row's weights, whose peak was kept: below, products with values may vanish, above, they may overflow."""
+SAFE_SUM = 2.0**10
+"""Up to it, weighed values overflow only where those of a kernel that looks for peaks may."""
+
+
+def is_doubtful(frame: Frame, part: int, tile: Tile, total: Value) -> Value:
+    """i1: a row of a consumer has a sum [64] for which it may be inexact. Needs no weighed values."""
+    kb = frame.kb
+    doubtful = kb.where((total >= SMALLEST_SUM) & (total <= SAFE_SUM), 0, kb.cast(_exists(frame, part, tile), i32))
+    return kb.reduce(doubtful, 0, "max") != 0
 
 
 def is_inexact(frame: Frame, part: int, tile: Tile, total: Value, acc: Value) -> Value:
-    """i1: the sum [64] or output [64, D] of a consumer's row left the range in which they are exact: its scores lie too
-    far from the peak that was kept.
+    """i1: the sum [64] or the weighed values [64, D] of a consumer's row left the range in which they are exact: its
+    scores lie too far from the peak that was kept.
     """
     kb, layout = frame.kb, frame.layouts.rows
     # Infinity and NaN times 0 are NaN.
     finite = kb.convert_layout(kb.reduce(acc * 0.0, 1, "sum"), layout) == 0.0
     exact = (total <= LARGEST_SUM) & (total >= SMALLEST_SUM) & finite
-    exists = _positions(frame, part, tile, layout) < frame.queries.length
-    inexact = kb.where(exact, 0, kb.cast(exists, i32))
-    # Few tiles have rows that see nothing, for which a sum of 0 is exact: patterns are read again for them alone.
-    with kb.if_else((kb.reduce(inexact, 0, "max") != 0) & (tile.n_full == 0)) as some:
-        with some.then():
+    inexact = kb.where(exact, 0, kb.cast(_exists(frame, part, tile), i32))
+    # In rows that see nothing, a sum of 0 is exact.
+    with kb.if_else(tile.n_full == 0) as branch:
+        with branch.then():
             seen = kb.cast(_seen(frame, part, tile) != 0, i32)
-            some.yield_(kb.reduce(kb.where(total == 0.0, inexact & seen, inexact), 0, "max"))
-        with some.otherwise():
-            some.yield_(kb.reduce(inexact, 0, "max"))
-    return some.results[0] != 0
+            branch.yield_(kb.where(total == 0.0, inexact & seen, inexact))
+        with branch.otherwise():
+            branch.yield_(inexact)
+    return kb.reduce(branch.results[0], 0, "max") != 0
+
+
+def _exists(frame: Frame, part: int, tile: Tile) -> Value:
+    """[64] i1: a consumer's rows that exist."""
+    return _positions(frame, part, tile, frame.layouts.rows) < frame.queries.length
 
 
 def _seen(frame: Frame, part: int, tile: Tile) -> Value:

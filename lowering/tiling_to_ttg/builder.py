@@ -43,7 +43,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from compilemask.dialects.narrowing import is_tensor
 from compilemask.dialects.triton import tt, ttg, ttng
-from compilemask.dialects.triton.inline_ptx import KEEP_WHERE_SET, MULTIPLY_UNLESS_ONE
+from compilemask.dialects.triton.inline_ptx import KEEP_WHERE_SET, MULTIPLY_UNLESS_ONE, PREFETCH_TENSOR_MAP
 from compilemask.dialects.triton.layouts import (
     BARRIER_LAYOUT,
     DotOperandLayout,
@@ -239,6 +239,10 @@ class GpuKernelBuilder(KernelBuilder):
         layout = tma_layout(shape, dtype) if layout is None else layout
         op = ttng.ReinterpretTensorDescriptorOp(raw.ssa, TensorDescType.of(shape, dtype, layout))
         return Descriptor(self, self.emit_op(op).results[0])
+
+    def prefetch_tensor_map(self, argument: str) -> None:
+        """Start to fetch the tensor map in a kernel argument, so that the first copy need not wait for it."""
+        self.inline_asm(PREFETCH_TENSOR_MAP, "=r,l", [self.arg(argument)], i32, pure=False)
 
     def store_wait(self, pending: int = 0) -> None:
         """Wait until at most so many stores by TMA still read their buffers."""
