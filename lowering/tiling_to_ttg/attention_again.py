@@ -24,12 +24,12 @@ from compilemask.lowering.tiling_to_ttg.attention_consumer import (
     release_key,
     weigh_values,
 )
-from compilemask.lowering.tiling_to_ttg.attention_epilogue import store_rows, sums
+from compilemask.lowering.tiling_to_ttg.attention_epilogue import Finish, store_rows
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_inexact import Lists, next_position, parts_of, take_off
 from compilemask.lowering.tiling_to_ttg.attention_order import long_tiles
 from compilemask.lowering.tiling_to_ttg.attention_producer import produce
-from compilemask.lowering.tiling_to_ttg.attention_schedule import Finish, Work, clean_values, each_tile
+from compilemask.lowering.tiling_to_ttg.attention_schedule import Work, clean_values, each_tile
 from compilemask.lowering.tiling_to_ttg.attention_score import Scoring
 from compilemask.lowering.tiling_to_ttg.attention_softmax import Softmax, as_operand, pattern_words
 from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile, tile_at, write_record
@@ -82,7 +82,7 @@ def _compute(frame: Frame, turns: Turns, tile: Tile, progress: Progress, _: Sequ
     valid, tile = tile.is_valid(frame), tile.without_faults(frame)
     softmax, acc = _visit_in_turn(frame, turns, tile, progress)
     with frame.kb.if_else(((tile.parts >> turns.part) & 1) != 0) as listed, listed.then():
-        store_rows(frame, turns.part, tile, valid, softmax.peak, sums(frame, softmax), lambda: acc)
+        store_rows(frame, turns.part, tile, valid, softmax, acc)
     return lambda carried: carried
 
 

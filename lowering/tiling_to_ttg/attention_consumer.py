@@ -134,34 +134,22 @@ class Turns:
             self.frame.turns[self.next].arrive()
 
 
-class Ahead(NamedTuple):
-    """What a tile needs first, fetched before its turn comes."""
-
-    words: Value
-    """[64, 4] words of the first visit: all bits if it is a full tile, none if there is no visit."""
-    second: Value
-    third: Value
-    """Numbers of the next patterns."""
-
-    @classmethod
-    def of(cls, frame: Frame, part: int, tile: Tile) -> Ahead:
-        """Starts to fetch it."""
-        patterns = Patterns(frame, part, tile)
-        everything = frame.kb.where(tile.n_full > 0, -1, 0)
-        words = pattern_words(frame, part, tile.first_pattern, tile.n_partial > 0, everything)
-        return cls(words, patterns.number(1), patterns.number(2))
+def first_words(frame: Frame, part: int, tile: Tile) -> Value:
+    """[64, 4] words of a tile's first visit: all bits if it is a full tile, none if there is no visit."""
+    everything = frame.kb.where(tile.n_full > 0, -1, 0)
+    return pattern_words(frame, part, tile.first_pattern, tile.n_partial > 0, everything)
 
 
-def consume(frame: Frame, turns: Turns, tile: Tile, progress: Progress, ahead: Ahead) -> Result:
-    """Visits all keys of a tile; the last product with values is still in flight."""
+def consume(frame: Frame, turns: Turns, tile: Tile, progress: Progress, first: Value) -> Result:
+    """Visits all keys of a tile, whose `first_words` are `first`; the last product with values is still in flight."""
     kb, part = frame.kb, turns.part
     query = frame.query[part].reshape(ROWS, frame.head_dim)
     frame.query_full[part].wait(progress.tiles % 2)
     patterns = Patterns(frame, part, tile)
     scoring = Scoring(frame, part, tile)
-    words = patterns.words(1, ahead.second)
-    state = _first_visit(frame, turns, tile, query, progress.visits, scoring, ahead.words)
-    with kb.for_loop(1, tile.n_partial, 1, [*state, words, ahead.third]) as partial:
+    words = patterns.words(1, tile.second_pattern)
+    state = _first_visit(frame, turns, tile, query, progress.visits, scoring, first)
+    with kb.for_loop(1, tile.n_partial, 1, [*state, words, tile.third_pattern]) as partial:
         *before, words, number = partial.carried
         following = patterns.words(partial.index + 1, number), patterns.number(partial.index + 2)
         values = _partial_values(frame, tile, progress, partial.index - 1)

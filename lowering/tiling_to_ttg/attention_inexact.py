@@ -29,15 +29,15 @@ SAFE_SUM = 2.0**10
 
 
 def is_doubtful(frame: Frame, part: int, tile: Tile, total: Value) -> Value:
-    """i1: a row of a consumer has a sum [64] for which it may be inexact. Needs no weighed values."""
+    """i32, not 0: a row of a consumer has a sum [64] for which it may be inexact. Needs no weighed values."""
     kb = frame.kb
     doubtful = kb.where((total >= SMALLEST_SUM) & (total <= SAFE_SUM), 0, kb.cast(_exists(frame, part, tile), i32))
-    return kb.reduce(doubtful, 0, "max") != 0
+    return kb.reduce(doubtful, 0, "max")
 
 
 def is_inexact(frame: Frame, part: int, tile: Tile, total: Value, acc: Value) -> Value:
-    """i1: the sum [64] or the weighed values [64, D] of a consumer's row left the range in which they are exact: its
-    scores lie too far from the peak that was kept.
+    """i32, not 0: the sum [64] or the weighed values [64, D] of a consumer's row left the range in which they are exact:
+    its scores lie too far from the peak that was kept.
     """
     kb, layout = frame.kb, frame.layouts.rows
     # Infinity and NaN times 0 are NaN.
@@ -51,7 +51,7 @@ def is_inexact(frame: Frame, part: int, tile: Tile, total: Value, acc: Value) ->
             branch.yield_(kb.where(total == 0.0, inexact & seen, inexact))
         with branch.otherwise():
             branch.yield_(inexact)
-    return kb.reduce(branch.results[0], 0, "max") != 0
+    return kb.reduce(branch.results[0], 0, "max")
 
 
 def _exists(frame: Frame, part: int, tile: Tile) -> Value:

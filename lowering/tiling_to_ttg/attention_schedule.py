@@ -14,8 +14,8 @@ from xdsl.dialects.builtin import i32
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_cleaner import clean
 from compilemask.lowering.tiling_to_ttg.attention_config import Schedule
-from compilemask.lowering.tiling_to_ttg.attention_consumer import Ahead, Turns, consume
-from compilemask.lowering.tiling_to_ttg.attention_epilogue import End, store, store_if_exact
+from compilemask.lowering.tiling_to_ttg.attention_consumer import Turns, consume, first_words
+from compilemask.lowering.tiling_to_ttg.attention_epilogue import End, Finish, store, store_if_exact
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_inexact import publish
 from compilemask.lowering.tiling_to_ttg.attention_order import long_tiles
@@ -24,10 +24,6 @@ from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile, re
 
 Fetch = Callable[[Tile], Sequence[Value]]
 """Starts to read what a tile will need; there may be no tile."""
-Finish = Callable[[Sequence[Value]], Sequence[Value]]
-"""Does what remains to be done with a tile while the next tile's needs are fetched; what is carried to the next tile,
-from what was carried to this one.
-"""
 Work = Callable[[Tile, Progress, Sequence[Value]], Finish]
 """What warps do with a tile, which may have no room for its visits, after what the program has done before, with what
 was fetched for it.
@@ -65,14 +61,18 @@ def run_cleaner(frame: Frame) -> None:
 
 def run_consumer(frame: Frame, part: int) -> None:
     """What a warpgroup that computes does."""
-    kb, turns, ahead = frame.kb, Turns(frame, part), partial(Ahead.of, frame, part)
+    kb, turns = frame.kb, Turns(frame, part)
+
+    def fetch(tile: Tile) -> Sequence[Value]:
+        return [first_words(frame, part, tile)]
+
     turns.begin()
     if frame.config.keeps_peaks:
         work, nothing = partial(_compute, frame, turns, store_if_exact), kb.constant(0, i32)
-        progress, (inexact,) = each_tile(frame, 4, ahead, work, _beginning(frame), [nothing])
+        progress, (inexact,) = each_tile(frame, 4, fetch, work, _beginning(frame), [nothing])
         publish(frame, part, inexact, progress)
     else:
-        each_tile(frame, 4, ahead, partial(_compute, frame, turns, store), _beginning(frame))
+        each_tile(frame, 4, fetch, partial(_compute, frame, turns, store), _beginning(frame))
     kb.store_wait()
 
 
@@ -82,11 +82,11 @@ def clean_values(frame: Frame, tile: Tile, progress: Progress, _: Sequence[Value
     return lambda carried: carried
 
 
-def _compute(frame: Frame, turns: Turns, end: End, tile: Tile, progress: Progress, ahead: Sequence[Value]) -> Finish:
+def _compute(frame: Frame, turns: Turns, end: End, tile: Tile, progress: Progress, fetched: Sequence[Value]) -> Finish:
     """Computes a warpgroup's rows of a tile, up to their end."""
     valid, tile = tile.is_valid(frame), tile.without_faults(frame)
-    result = consume(frame, turns, tile, progress, Ahead(*ahead))
-    return partial(end, frame, turns.part, tile, valid, result)
+    result = consume(frame, turns, tile, progress, *fetched)
+    return end(frame, turns.part, tile, valid, result)
 
 
 def each_tile(

@@ -35,6 +35,9 @@ class Tile(NamedTuple):
     """Of the first visit, if it is a partial tile."""
     unseen: Value
     """Not 0 if there may be keys that no query sees: their values may hold anything."""
+    second_pattern: Value
+    third_pattern: Value
+    """Those of the next partial tiles; 0 if there is none."""
     position: Value
     """In the launch order."""
     parts: Value
@@ -100,8 +103,10 @@ def tile_at(frame: Frame, position: Value, long: Value | None = None) -> Tile:
     mask = batch * kb.arg("mask_batch_stride") + of_batch * kb.arg("mask_head_stride")
     record = kb.arg("order") + (mask * query_tiles + rank) * ORDER_WORDS
     index, *words = (kb.load(record + word) for word in range(ORDER_WORDS))
-    words += [position, kb.constant(ALL_PARTS, i32)]
-    return Tile(index.named("tile"), head, *words)
+    first_pair, n_partial, *_ = words
+    pairs = kb.arg("visits") + first_pair * 2
+    words += [kb.load(pairs + (number * 2 + 1), n_partial > number, 0) for number in (1, 2)]
+    return Tile(index.named("tile"), head, *words, position, kb.constant(ALL_PARTS, i32))
 
 
 def write_record(frame: Frame, tile: Tile | None, iteration: Value) -> None:
