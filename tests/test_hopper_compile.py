@@ -23,11 +23,11 @@ from compilemask.runtime.gpu.tensor_map import MAP_BYTES
 pytest.importorskip("triton")
 ELEMENT: dict[torch.dtype, AnyFloat] = {torch.float16: f16, torch.bfloat16: bf16}
 CASES = [
-    (128, torch.bfloat16, HopperConfig.choose(128, bf16, plain=False)),
+    (128, torch.bfloat16, HopperConfig.choose(128, bf16, keeps_peaks=False)),
     (64, torch.float16, HopperConfig.choose(64, f16)),
     (128, torch.bfloat16, HopperConfig(schedule=Schedule.ATOMIC)),
-    (64, torch.bfloat16, HopperConfig.choose(64, bf16, 192, plain=False)),
-    (64, torch.bfloat16, HopperConfig.choose(64, bf16, 64, plain=False)),
+    (64, torch.bfloat16, HopperConfig.choose(64, bf16, 192, keeps_peaks=False)),
+    (64, torch.bfloat16, HopperConfig.choose(64, bf16, 64, keeps_peaks=False)),
     (128, torch.float16, HopperConfig.choose(128, f16, 64)),
     (64, torch.float16, replace(HopperConfig.choose(64, f16, 192), schedule=Schedule.ATOMIC)),
 ]

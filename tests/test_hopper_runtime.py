@@ -272,6 +272,40 @@ def test_arguments_of_a_launch(fake: Driver, schedule: Schedule, monkeypatch: py
     hopper._plan.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "keys", "score", "keeps_peaks"),
+    [
+        (torch.bfloat16, 4096, "", True),
+        (torch.bfloat16, 4095, "", False),
+        (torch.float16, 4096, "", False),
+        (torch.bfloat16, 4096, compilemask.score.softcap(3.0).plan.text, False),
+        (torch.bfloat16, 4096, compilemask.score.silu().plan.text, False),
+        (torch.bfloat16, 4096, compilemask.score.sink(torch.zeros(6)).plan.text, True),
+    ],
+)
+def test_which_calls_keep_first_peaks(
+    dtype: torch.dtype, keys: int, score: str, keeps_peaks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[HopperConfig] = []
+
+    def binary(_: int, __: torch.dtype, config: HopperConfig, ___: str) -> Binary:
+        asked.append(config)
+        return _binary(config)
+
+    monkeypatch.setattr(hopper, "hopper_binary", binary)
+    monkeypatch.setattr(hopper, "_kernel", lambda *_: None)
+    monkeypatch.setattr(hopper, "_processors", lambda _: 132)
+    monkeypatch.setattr(hopper, "target_of", lambda _: hopper.HOPPER)
+    for kept in (hopper._plan, hopper._chosen_plan, hopper._chosen):
+        kept.cache_clear()
+    q, k = (torch.empty(1, 6, length, 128, dtype=dtype) for length in (300, keys))
+    layout = compile(compilemask.causal()).descriptor(300, keys).layout
+    assert hopper._chosen_plan(*hopper.kind_of(q, k, k), layout, score) is not None
+    assert [config.keeps_peaks for config in asked] == [keeps_peaks]
+    for kept in (hopper._plan, hopper._chosen_plan, hopper._chosen):
+        kept.cache_clear()
+
+
 def test_arguments_of_a_launch_with_patches(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     patches = Patches(20, (16, 40), 20 + 640 + 3, (8, 16), (16, 8))
     config = HopperConfig(query_patch=(8, 16), key_patch=(16, 8))
@@ -352,7 +386,7 @@ def test_what_triton_cannot_compile_falls_back(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(hopper, "hopper_binary", fail)
     hopper._chosen.cache_clear()
     with pytest.warns(RuntimeWarning, match="portable kernel: no"):
-        assert hopper._chosen(128, torch.bfloat16, Schedule.GRID, "", 128) is None
+        assert hopper._chosen(128, torch.bfloat16, Schedule.GRID, "", 128, True) is None
     hopper._chosen.cache_clear()
 
 
@@ -370,7 +404,7 @@ def test_rows_of_the_tiles_that_attention_asks_for(monkeypatch: pytest.MonkeyPat
     assert best_rows(half(1, 2, 256, 64), x, x) == 64
     assert best_rows(x.float(), x.float(), x.float()) is None
     assert best_rows(x, x, half(1, 2, 300, 68)[..., :64]) is None
-    assert hopper._chosen(128, torch.bfloat16, Schedule.GRID, "", 192) is None
+    assert hopper._chosen(128, torch.bfloat16, Schedule.GRID, "", 192, True) is None
     for cached in (hopper._best_rows, hopper._chosen):
         cached.cache_clear()
 

@@ -43,7 +43,7 @@ def check(
     config: HopperConfig | None = None,
 ) -> None:
     """Random inputs, NaN in all keys and values that nobody sees, against the oracle."""
-    config = HopperConfig.choose(head_dim, ELEMENT[dtype], plain=False) if config is None else config
+    config = HopperConfig.choose(head_dim, ELEMENT[dtype], keeps_peaks=False) if config is None else config
     q, k, v = random_inputs(2, 2, 1, queries, keys, head_dim, dtype)
     visible = mask.dense(queries, keys)
     unseen = ~visible.flatten(0, 2).any(dim=0)
@@ -98,7 +98,7 @@ def test_loops_spill_no_registers(name: str, head_dim: int, tmp_path: Path, monk
     dtype = torch.bfloat16
     triton = pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
-    config = HopperConfig.choose(head_dim, ELEMENT[dtype], plain=False)
+    config = HopperConfig.choose(head_dim, ELEMENT[dtype], keeps_peaks=False)
     module = kernel_of(cases(2, 2)[name].score.plan.text, head_dim, dtype, config)
     path = tmp_path / "attention.ttgir"
     path.write_text(print_generic(legalize(module.clone(), triton.__version__)))

@@ -13,7 +13,6 @@ patches of an image, which TMA copies from where they lie in raster order (`atte
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from xdsl.dialects.builtin import BFloat16Type, ModuleOp
 
@@ -36,6 +35,7 @@ from compilemask.lowering.tiling_to_ttg.attention_config import (
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame, kernel_arguments, open_frame
 from compilemask.lowering.tiling_to_ttg.attention_inexact import published
 from compilemask.lowering.tiling_to_ttg.attention_schedule import run_cleaner, run_consumer, run_producer
+from compilemask.lowering.tiling_to_ttg.attention_tile import tile_at
 from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder
 
 __all__ = ["HopperConfig", "Schedule", "emit"]
@@ -57,8 +57,15 @@ def emit(op: tiling.AttentionOp, config: HopperConfig, name: str = NAME) -> Modu
         raise LoweringError(f"no Hopper kernel that keeps peaks for {op.element_type}")
     arguments = [*kernel_arguments(config), *score_arguments(op)]
     kb = GpuKernelBuilder(name, arguments, max_registers=config.max_registers)
+    # Read before warps part, who would all wait for it, each by itself, and beside the preparation of barriers.
+    only = None if config.is_persistent else tile_at(kb, config, kb.program_id(0))
     frame = open_frame(kb, op, config)
-    _specialize(frame, partial(run_consumer, frame), partial(run_producer, frame), partial(run_cleaner, frame))
+    _specialize(
+        frame,
+        lambda part: run_consumer(frame, part, only),
+        lambda: run_producer(frame, only),
+        lambda: run_cleaner(frame, only),
+    )
     if config.keeps_peaks:
         lists, looking = published(frame), looking_for_peaks(frame)
         with kb.if_else(lists.name_tiles) as some, some.then():

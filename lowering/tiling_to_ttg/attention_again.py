@@ -29,14 +29,14 @@ from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_inexact import Lists, next_position, parts_of, take_off
 from compilemask.lowering.tiling_to_ttg.attention_order import long_tiles
 from compilemask.lowering.tiling_to_ttg.attention_producer import produce
-from compilemask.lowering.tiling_to_ttg.attention_schedule import Work, clean_values, each_tile
+from compilemask.lowering.tiling_to_ttg.attention_schedule import Pass, clean_values, each_tile
 from compilemask.lowering.tiling_to_ttg.attention_score import Scoring
 from compilemask.lowering.tiling_to_ttg.attention_softmax import Softmax, as_operand, pattern_words
 from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile, tile_at, write_record
 from compilemask.lowering.tiling_to_ttg.builder import slice_of
 
 FIRST_PASS_RECORDS = 1
-"""Records of the first pass that named no tile."""
+"""Those of the first pass that named no tile."""
 
 
 def looking_for_peaks(frame: Frame) -> Frame:
@@ -44,11 +44,20 @@ def looking_for_peaks(frame: Frame) -> Frame:
     return replace(frame, config=replace(frame.config, keeps_peaks=False))
 
 
+def second_pass(frame: Frame, lists: Lists) -> Pass:
+    """The pass over the tiles of lists. The only tile of a program is read again, not held in registers until then."""
+    if frame.config.is_persistent:
+        return Pass(lists.progress, None, FIRST_PASS_RECORDS)
+    tile = tile_at(frame.kb, frame.config, frame.kb.program_id(0))
+    return Pass(lists.progress, tile._replace(parts=parts_of(frame, lists.heads, tile)))
+
+
 def produce_again(frame: Frame, lists: Lists) -> None:
     """What the warp that copies does."""
     kb, count = frame.kb, len(lists.heads)
-    if not frame.config.is_persistent:
-        produce(frame, _only_tile(frame, lists).without_faults(frame), lists.progress)
+    only = second_pass(frame, lists).only
+    if only is not None:
+        produce(frame, only.without_faults(frame), lists.progress)
         return
     long = long_tiles(kb, kb.arg("query_tiles"), 1)
     with kb.while_loop([*lists.heads, *lists.progress]) as loop:
@@ -56,7 +65,7 @@ def produce_again(frame: Frame, lists: Lists) -> None:
             loop.continue_if(next_position(frame, values[:count]) >= 0, *values)
         with loop.body() as values:
             heads, progress = values[:count], Progress(*values[count:])
-            tile = tile_at(frame, next_position(frame, heads), long)
+            tile = tile_at(kb, frame.config, next_position(frame, heads), long)
             behind = take_off(frame, heads, tile)
             tile = tile._replace(parts=parts_of(frame, heads, tile))
             write_record(frame, tile, progress.tiles + FIRST_PASS_RECORDS)
@@ -68,12 +77,13 @@ def produce_again(frame: Frame, lists: Lists) -> None:
 
 def clean_again(frame: Frame, lists: Lists) -> None:
     """What the warp that cleans values does."""
-    _each_inexact_tile(frame, 1, partial(clean_values, frame), lists)
+    each_tile(frame, 1, second_pass(frame, lists), lambda _: (), partial(clean_values, frame))
 
 
 def consume_again(frame: Frame, part: int, lists: Lists) -> None:
     """What a warpgroup that computes does."""
-    _each_inexact_tile(frame, 4, partial(_compute, frame, Turns(frame, part)), lists)
+    work = partial(_compute, frame, Turns(frame, part))
+    each_tile(frame, 4, second_pass(frame, lists), lambda _: (), work)
     frame.kb.store_wait()
 
 
@@ -114,17 +124,3 @@ def _visit_in_turn(frame: Frame, turns: Turns, tile: Tile, progress: Progress) -
         frame.query_empty[part].arrive()
     *softmax, acc = loop.results
     return Softmax(*softmax), acc
-
-
-def _each_inexact_tile(frame: Frame, num_warps: int, work: Work, lists: Lists) -> None:
-    """Work on all tiles that the producer names, or on the program's only one."""
-    if frame.config.is_persistent:
-        each_tile(frame, num_warps, lambda _: (), work, lists.progress, records=FIRST_PASS_RECORDS)
-    else:
-        work(_only_tile(frame, lists), lists.progress, ())(())
-
-
-def _only_tile(frame: Frame, lists: Lists) -> Tile:
-    """The tile of a program of the grid."""
-    tile = tile_at(frame, frame.kb.program_id(0))
-    return tile._replace(parts=parts_of(frame, lists.heads, tile))

@@ -141,11 +141,11 @@ class HopperConfig:
         rows: int = 128,
         schedule: Schedule = Schedule.GRID,
         *,
-        plain: bool = True,
+        keeps_peaks: bool = True,
     ) -> HopperConfig:
         """The variant for a head dimension, element type and R of a descriptor. Raises LoweringError if there is none.
 
-        `plain` scores are not modified, and have a softmax: they keep their first peaks if the type can.
+        With `keeps_peaks` rows keep their first peaks where that can be; scores must not be modified.
 
         At D = 64 exponentials take as long as products: three warpgroups hide one behind the other better than two. A
         thread has no registers for an output of D = 128 then, nor to hold the softmax behind a product.
@@ -167,7 +167,7 @@ class HopperConfig:
                 raise LoweringError(f"no Hopper kernel for head_dim {head_dim} in tiles of {rows} rows")
         # Persistent programs of D = 128 that share a processor would spill registers.
         has_room = (head_dim, rows) != (128, 64) or schedule is Schedule.GRID
-        keeps_peaks = plain and has_room and isinstance(element_type, BFloat16Type)
+        keeps_peaks = keeps_peaks and has_room and isinstance(element_type, BFloat16Type)
         return replace(chosen, schedule=schedule, keeps_peaks=keeps_peaks)
 
 

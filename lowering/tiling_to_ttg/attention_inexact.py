@@ -36,8 +36,8 @@ def is_doubtful(frame: Frame, part: int, tile: Tile, total: Value) -> Value:
 
 
 def is_inexact(frame: Frame, part: int, tile: Tile, total: Value, acc: Value) -> Value:
-    """i32, not 0: the sum [64] or the weighed values [64, D] of a consumer's row left the range in which they are exact:
-    its scores lie too far from the peak that was kept.
+    """i32, not 0: the sum [64] or the weighed values [64, D] of a consumer's row left the range in which they are
+    exact: its scores lie too far from the peak that was kept.
     """
     kb, layout = frame.kb, frame.layouts.rows
     # Infinity and NaN times 0 are NaN.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from xdsl.dialects.builtin import i32
 
@@ -31,11 +32,22 @@ was fetched for it.
 PROGRESS = len(Progress._fields)
 
 
-def run_producer(frame: Frame) -> None:
+class Pass(NamedTuple):
+    """One of a program's passes over tiles."""
+
+    start: Progress
+    """What the program has done before."""
+    only: Tile | None
+    """Its tile, if it is a program of the grid."""
+    records: int = 0
+    """Of those that the producer has written, how many named no tile."""
+
+
+def run_producer(frame: Frame, only: Tile | None) -> None:
     """What the warp that copies does."""
     kb = frame.kb
-    if not frame.config.is_persistent:
-        produce(frame, tile_at(frame, kb.program_id(0)).without_faults(frame), _beginning(frame))
+    if only is not None:
+        produce(frame, only.without_faults(frame), _beginning(frame))
         return
     long = long_tiles(kb, kb.arg("query_tiles"), 1)
     with kb.while_loop([kb.program_id(0), *_beginning(frame)]) as loop:
@@ -43,7 +55,7 @@ def run_producer(frame: Frame) -> None:
             loop.continue_if(position < kb.arg("all_heads") * kb.arg("query_tiles"), position, *progress)
         with loop.body() as (position, *progress):
             progress = Progress(*progress)
-            tile = tile_at(frame, position, long)
+            tile = tile_at(kb, frame.config, position, long).with_patterns(frame)
             write_record(frame, tile, progress.tiles)
             following = _next_position(frame, position)
             tile = tile.without_faults(frame)
@@ -54,14 +66,14 @@ def run_producer(frame: Frame) -> None:
         _reset_counter(frame)
 
 
-def run_cleaner(frame: Frame) -> None:
+def run_cleaner(frame: Frame, only: Tile | None) -> None:
     """What the warp that cleans values does."""
-    each_tile(frame, 1, lambda _: (), partial(clean_values, frame), _beginning(frame))
+    each_tile(frame, 1, Pass(_beginning(frame), only), lambda _: (), partial(clean_values, frame))
 
 
-def run_consumer(frame: Frame, part: int) -> None:
+def run_consumer(frame: Frame, part: int, only: Tile | None) -> None:
     """What a warpgroup that computes does."""
-    kb, turns = frame.kb, Turns(frame, part)
+    kb, turns, first_pass = frame.kb, Turns(frame, part), Pass(_beginning(frame), only)
 
     def fetch(tile: Tile) -> Sequence[Value]:
         return [first_words(frame, part, tile)]
@@ -69,10 +81,10 @@ def run_consumer(frame: Frame, part: int) -> None:
     turns.begin()
     if frame.config.keeps_peaks:
         work, nothing = partial(_compute, frame, turns, store_if_exact), kb.constant(0, i32)
-        progress, (inexact,) = each_tile(frame, 4, fetch, work, _beginning(frame), [nothing])
+        progress, (inexact,) = each_tile(frame, 4, first_pass, fetch, work, [nothing])
         publish(frame, part, inexact, progress)
     else:
-        each_tile(frame, 4, fetch, partial(_compute, frame, turns, store), _beginning(frame))
+        each_tile(frame, 4, first_pass, fetch, partial(_compute, frame, turns, store))
     kb.store_wait()
 
 
@@ -90,21 +102,14 @@ def _compute(frame: Frame, turns: Turns, end: End, tile: Tile, progress: Progres
 
 
 def each_tile(
-    frame: Frame,
-    num_warps: int,
-    fetch: Fetch,
-    work: Work,
-    start: Progress,
-    carried: Sequence[Value] = (),
-    records: int = 0,
+    frame: Frame, num_warps: int, tiles: Pass, fetch: Fetch, work: Work, carried: Sequence[Value] = ()
 ) -> tuple[Progress, Sequence[Value]]:
-    """Work on all tiles of this program, which the producer names after so many `records` that named none; what the
-    program has done then, and what is carried.
-    """
-    if not frame.config.is_persistent:
-        tile = tile_at(frame, frame.kb.program_id(0))
-        carried = work(tile, start, fetch(tile))(carried)
-        return start.after(frame, tile.without_faults(frame)), carried
+    """Work on all tiles of a pass, which the producer names; what the program has done then, and what is carried."""
+    if tiles.only is not None:
+        tile = tiles.only.with_patterns(frame)
+        carried = work(tile, tiles.start, fetch(tile))(carried)
+        return tiles.start.after(frame, tile.without_faults(frame)), carried
+    start, records = tiles.start, tiles.records
     count = PROGRESS + len(carried)
     tile = read_record(frame, num_warps, start.tiles + records)
     with frame.kb.while_loop([*start, *carried, *tile, *fetch(tile)]) as loop:

@@ -9,8 +9,10 @@ from xdsl.dialects.builtin import i32
 from compilemask.dialects.triton.layouts import WARP_SIZE, BlockedLayout
 from compilemask.lowering.descriptor_layout import ORDER_WORDS
 from compilemask.lowering.tiling_to_tt.builder import Value
+from compilemask.lowering.tiling_to_ttg.attention_config import HopperConfig
 from compilemask.lowering.tiling_to_ttg.attention_frame import RECORD_WORDS, Frame
 from compilemask.lowering.tiling_to_ttg.attention_order import Order, folded
+from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder
 
 NO_TILE = -1
 """The number in a record that says that the program is done."""
@@ -37,7 +39,7 @@ class Tile(NamedTuple):
     """Not 0 if there may be keys that no query sees: their values may hold anything."""
     second_pattern: Value
     third_pattern: Value
-    """Those of the next partial tiles; 0 if there is none."""
+    """Of the next partial tiles, `with_patterns`; 0 if there is none."""
     position: Value
     """In the launch order."""
     parts: Value
@@ -58,6 +60,12 @@ class Tile(NamedTuple):
         none = self.n_partial < 0
         n_partial, n_runs, n_full = (frame.kb.where(none, 0, x) for x in (self.n_partial, self.n_runs, self.n_full))
         return self._replace(n_partial=n_partial, n_runs=n_runs, n_full=n_full)
+
+    def with_patterns(self, frame: Frame) -> Tile:
+        """The same, with the patterns behind the first."""
+        kb = frame.kb
+        second, third = (kb.load(self.pairs(frame) + (i * 2 + 1), self.n_partial > i, 0) for i in (1, 2))
+        return self._replace(second_pattern=second, third_pattern=third)
 
     def pairs(self, frame: Frame) -> Value:
         """Address of the first pair."""
@@ -89,24 +97,25 @@ class Progress(NamedTuple):
         return Progress(self.tiles + 1, self.visits + tile.visits(frame), self.cleaned + tile.cleaned(frame))
 
 
-def tile_at(frame: Frame, position: Value, long: Value | None = None) -> Tile:
+def tile_at(kb: GpuKernelBuilder, config: HopperConfig, position: Value, long: Value | None = None) -> Tile:
     """Reads the tile at a position of the launch order, 0 <= position < all_heads * query_tiles, which so many `long`
     tiles of each head begin (`attention_order.py`).
     """
-    kb = frame.kb
-    query_tiles = kb.arg("query_tiles")
-    order = Order(*(kb.arg(name) for name in ("all_heads", "heads_together", "tiles_together")))
-    rank, head = order.place(kb, position, long)
-    if not frame.config.is_persistent and frame.config.programs > 1:
-        rank = folded(kb, rank, query_tiles)
+    query_tiles, heads = kb.arg("query_tiles"), kb.arg("all_heads")
+    if config.is_persistent:
+        order = Order(heads, kb.arg("heads_together"), kb.arg("tiles_together"))
+        rank, head = order.place(kb, position, long)
+    else:
+        # All run at once, or nearly so: groups would change nothing, and take time.
+        rank, head = kb.trunc_div(position, heads), kb.trunc_rem(position, heads)
+        rank = folded(kb, rank, query_tiles) if config.programs > 1 else rank
     batch, of_batch = kb.trunc_div(head, kb.arg("heads")), kb.trunc_rem(head, kb.arg("heads"))
     mask = batch * kb.arg("mask_batch_stride") + of_batch * kb.arg("mask_head_stride")
     record = kb.arg("order") + (mask * query_tiles + rank) * ORDER_WORDS
     index, *words = (kb.load(record + word) for word in range(ORDER_WORDS))
-    first_pair, n_partial, *_ = words
-    pairs = kb.arg("visits") + first_pair * 2
-    words += [kb.load(pairs + (number * 2 + 1), n_partial > number, 0) for number in (1, 2)]
-    return Tile(index.named("tile"), head, *words, position, kb.constant(ALL_PARTS, i32))
+    unknown = kb.constant(0, i32)
+    words += [unknown, unknown, position, kb.constant(ALL_PARTS, i32)]
+    return Tile(index.named("tile"), head, *words)
 
 
 def write_record(frame: Frame, tile: Tile | None, iteration: Value) -> None:

@@ -36,6 +36,8 @@ LOW_ROWS, HIGH_ROWS = 64, 192
 """R of the kernels with one consumer and with three."""
 LARGEST_HIGH_DIM = 64
 """Largest D for which there is one with three."""
+LONG_KEYS = 4096
+"""Keys from which on rows keep their first peaks: visits are shorter then, and a program's end is longer."""
 CACHED_BYTES = 36 << 20
 """Keys and values of heads that are computed together, so that they stay in the L2 cache of 50 MB."""
 DTYPES = (torch.float16, torch.bfloat16)
@@ -86,7 +88,8 @@ def takes_patches(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, p
     if not has_hopper_kernel(query, key, value, patches=patches):
         return False
     shapes, rows = (patches.query_patch, patches.key_patch), patches.queries.tile
-    return _chosen(query.shape[-1], query.dtype, Schedule.GRID, "", rows, *shapes) is not None
+    is_long = key.shape[2] >= LONG_KEYS
+    return _chosen(query.shape[-1], query.dtype, Schedule.GRID, "", rows, is_long, *shapes) is not None
 
 
 def has_hopper_kernel(
@@ -184,7 +187,8 @@ def _best_rows(kind: Kind) -> int | None:
         return None
     tiles = batch * heads * ceil_div(queries, rows)
     schedule = _schedule(tiles, rows, _processors(kind.device))
-    return None if _chosen(head_dim, kind.dtype, schedule, "", rows) is None else rows
+    is_long = kind.key_shape[2] >= LONG_KEYS
+    return None if _chosen(head_dim, kind.dtype, schedule, "", rows, is_long) is None else rows
 
 
 def _has_few_tiles(all_heads: int, queries: int, device: torch.device) -> bool:
@@ -287,7 +291,8 @@ def _chosen_plan(
         return None
     batch, heads, _, head_dim = query_shape
     schedule = _schedule(batch * heads * layout.query_tiles, layout.rows, _processors(device))
-    config = _chosen(head_dim, dtype, schedule, score, layout.rows, *patch_shapes_of(layout))
+    is_long = key_shape[2] >= LONG_KEYS
+    config = _chosen(head_dim, dtype, schedule, score, layout.rows, is_long, *patch_shapes_of(layout))
     return None if config is None else _plan(kind, layout, config, score)
 
 
@@ -401,17 +406,19 @@ def _chosen(
     schedule: Schedule,
     score: str,
     rows: int,
+    is_long: bool,
     query_patch: Patch | None = None,
     key_patch: Patch | None = None,
 ) -> HopperConfig | None:
-    """The variant for these inputs; None if there is none for tiles of so many rows or such patches, and, with a
-    warning, if the installed Triton does not compile it.
+    """The variant for these inputs, which have many keys if it `is_long`; None if there is none for tiles of so many
+    rows or such patches, and, with a warning, if the installed Triton does not compile it.
     """
     dim = kernel_head_dim(head_dim) or head_dim
     if score and query_patch is not None:
         return None
     try:
-        config = HopperConfig.choose(dim, ELEMENTS[dtype], rows, schedule, plain=_is_plain(score_op(score)))
+        keeps_peaks = is_long and _is_plain(score_op(score))
+        config = HopperConfig.choose(dim, ELEMENTS[dtype], rows, schedule, keeps_peaks=keeps_peaks)
         config = replace(config, query_patch=query_patch, key_patch=key_patch)
     except LoweringError:
         return None
