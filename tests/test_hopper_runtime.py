@@ -29,6 +29,7 @@ from compilemask.runtime.gpu.patch_maps import PatchMaps, has_patch_maps
 from compilemask.runtime.gpu.target import Target
 from compilemask.runtime.gpu.tensor_map import TensorMaps, is_aligned, is_readable
 from compilemask.runtime.parameters import Parameter
+from compilemask.runtime.program import kernel_arguments as kernel_arguments_of
 
 
 class Driver:
@@ -331,18 +332,32 @@ def test_arguments_of_a_launch_with_patches(fake: Driver, monkeypatch: pytest.Mo
 
 
 def test_builds_are_kept_by_what_decides_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = compile(compilemask.shared_prompt(torch.tensor([0, 20, 50]))).program
+    """Tables of one form share a build, which is given their addresses each time."""
+    mask = compilemask.shared_prompt(torch.tensor([0, 20, 50])) & compilemask.padding(torch.tensor([50]))
+    program = compile(mask).program
+    launched: list[list[Any]] = []
     monkeypatch.setattr(program, "loaded", lambda _: dict.fromkeys(("count", "fill", "patterns")))
     monkeypatch.setattr("compilemask.runtime.program.KEPT_BUILDS", 3)
+    monkeypatch.setattr("compilemask.runtime.program.empty", lambda shape, *_: torch.empty(shape, dtype=torch.int32))
+    monkeypatch.setattr("compilemask.runtime.program.launch_in_order", lambda *given: launched.append(given[2]))
     cpu, table = torch.device("cpu"), torch.tensor([[0, 20, 50], [0, 30, 50]], dtype=torch.int32)
+    names = [parameter.name for parameter in compile(mask).parameters]
+    lengths = torch.tensor([[50], [40]], dtype=torch.int32)
+
+    def parameters(table: torch.Tensor) -> list[Parameter]:
+        return [Parameter(name, value) for name, value in zip(names, (table, lengths), strict=True)]
 
     def build(table: torch.Tensor, length: int = 50) -> Any:
-        return program._build_for([Parameter("offsets", table)], length, length, cpu)
+        return program._build_for(parameters(table), length, length, cpu)
 
-    first = build(table)
+    first, other = build(table), table.clone()
     assert build(table) is first
-    assert first.arguments[-4:] == [table.data_ptr(), 3, 3, 0]
-    others = [build(table, 60), build(table[:, :2]), build(table[:1]), build(table.clone())]
+    assert build(other) is first
+    for given in (table, other):
+        descriptor = first(parameters(given))
+        assert launched[-1] == kernel_arguments_of(descriptor.buffer.data_ptr(), first.layout, parameters(given))
+        assert launched[-1][-8:] == [given.data_ptr(), 3, 3, 0, lengths.data_ptr(), 1, 1, 0]
+    others = [build(table, 60), build(table[:, :2]), build(table[:1])]
     assert all(other is not first and other.arguments != first.arguments for other in others)
     assert len(program._builds) <= 3
     assert build(table).arguments == first.arguments

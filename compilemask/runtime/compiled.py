@@ -187,10 +187,11 @@ class Compiled:
         self._check_lengths(queries, keys)
         if device.type == "cuda" and queries and keys:
             load_kernels([self.program, self.program.transposed], device)
-        descriptor = self._built_on(device, queries, keys, None, None)
+        descriptor = self.program.build(self.parameters, queries, keys, device)
 
         def complete() -> Descriptor:
-            return replace(descriptor, transposed=self.transposed._built_on(device, keys, queries, None, None))
+            transposed = self.program.transposed.build(self.parameters, keys, queries, device)
+            return Descriptor(descriptor.buffer, descriptor.layout, transposed, descriptor.numbers)
 
         return descriptor, complete
 

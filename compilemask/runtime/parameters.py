@@ -51,10 +51,10 @@ class Parameter(NamedTuple):
         return row.to("cpu", torch.int32).numpy()
 
     @property
-    def identity(self) -> object:
-        """Equal for parameters that kernels are given the same numbers for."""
+    def form(self) -> object:
+        """Equal for parameters that kernels are given the same numbers for, but for the addresses of tables."""
         value = self.value
-        return (value.data_ptr(), value.shape, value.stride()) if isinstance(value, torch.Tensor) else value
+        return (value.shape, value.stride()) if isinstance(value, torch.Tensor) else value
 
     def kernel_arguments(self) -> list[int]:
         """The integer, or pointer, length, batch stride and head stride of an int32 table on the device."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from threading import Lock
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from xdsl.dialects.arith import AddiOp, ConstantOp
@@ -245,7 +245,7 @@ class Program:
             parameters = [on_device(parameter, device) for parameter in parameters]
             build = self._build_for(parameters, queries, keys, device)
             if build is not None:
-                return build()
+                return build(parameters)
         layout = self.layout(parameters, queries, keys)
         descriptor = self.build_on_cpu(layout, parameters)
         return descriptor if device.type == "cpu" else Descriptor(descriptor.buffer.to(device), layout)
@@ -253,8 +253,10 @@ class Program:
     def _build_for(
         self, parameters: Sequence[Parameter], queries: int, keys: int, device: torch.device
     ) -> _Build | None:
-        """The build on a GPU; None for a descriptor without tiles. Equal lengths and values use one again."""
-        key = (queries, keys, device, *[parameter.identity for parameter in parameters])
+        """The build on a GPU; None for a descriptor without tiles. Equal lengths, integers and forms of tables use one
+        again.
+        """
+        key = (queries, keys, device, *[parameter.form for parameter in parameters])
         found = self._builds.get(key)
         if found is None:
             layout = self.layout(parameters, queries, keys)
@@ -317,13 +319,15 @@ def load_kernels(programs: Sequence[Program], device: torch.device) -> None:
 
 
 class _Build(NamedTuple):
-    """The launches of one build, with all that its buffer's address does not decide; calling it starts them."""
+    """The launches of a build, with all that addresses do not decide; calling it starts them."""
 
     launches: tuple[tuple[Kernel, Grid], ...]
     layout: Layout
     device: torch.device
     arguments: list[Argument]
-    """All behind the address of the buffer."""
+    """With 0 for the address of the buffer, and those of tables that are others each time."""
+    tables: tuple[tuple[int, int], ...]
+    """Numbers of an argument and of the parameter whose table stands there."""
 
     @classmethod
     def of(
@@ -333,11 +337,23 @@ class _Build(NamedTuple):
         if layout.masks > MAX_GRID:
             raise ShapeError(f"{layout.batch} x {layout.heads} masks, at most {MAX_GRID} on a GPU")
         launches = tuple((kernels[name], grid) for name, grid in build_grids(layout).items())
-        return cls(launches, layout, device, kernel_arguments(0, layout, parameters)[1:])
+        arguments = kernel_arguments(0, layout, parameters)
+        tables: list[tuple[int, int]] = []
+        end = len(arguments)
+        for number in reversed(range(len(parameters))):
+            end -= len(parameters[number].kernel_arguments())
+            if parameters[number].is_table:
+                tables.append((end, number))
+        return cls(launches, layout, device, arguments, tuple(tables))
 
-    def __call__(self) -> Descriptor:
+    def __call__(self, parameters: Sequence[Parameter]) -> Descriptor:
+        """The descriptor for parameters of the forms that it was made for."""
         buffer = empty((self.layout.words,), (1,), torch.int32, self.device)
-        launch_in_order(self.launches, self.device, [buffer.data_ptr(), *self.arguments])
+        arguments = self.arguments.copy()
+        arguments[0] = buffer.data_ptr()
+        for place, number in self.tables:
+            arguments[place] = cast("torch.Tensor", parameters[number].value).data_ptr()
+        launch_in_order(self.launches, self.device, arguments)
         return Descriptor(buffer, self.layout)
 
 
