@@ -41,7 +41,7 @@ FIRST_PASS_RECORDS = 1
 
 def looking_for_peaks(frame: Frame) -> Frame:
     """The frame of the second pass."""
-    return replace(frame, config=replace(frame.config, keeps_peaks=False))
+    return replace(frame, config=replace(frame.config, keeps_peaks=False, starts_twice=False))
 
 
 def second_pass(frame: Frame, lists: Lists) -> Pass:
