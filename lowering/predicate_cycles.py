@@ -49,8 +49,8 @@ def as_cycle(
     if moved is None or not terms.is_free(moved):
         return None
     # (x // a) mod m = (the fine quotient of x) - m * (the coarse one), and x's own fine quotient is `moved` more.
-    lower = None if lower is None else (lower + moved) * step
-    upper = None if upper is None else (upper + moved) * step + (step - 1)
+    lower = None if lower is None else terms.near(lower + moved, step) * step
+    upper = None if upper is None else terms.near(upper + moved, step) * step + (step - 1)
     return _of_dividend(terms, query, coarse, lower, upper)
 
 

@@ -21,6 +21,9 @@ from compilemask.dialects import interval
 from compilemask.passes.bound_emission import BoundEmitter
 from compilemask.passes.bounds import Bounds, Expr, Extreme, Node, Product, Select, Value, constant, of_atom
 
+FAR = 2**30
+"""Positions stay below it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Quotient(Node):
@@ -170,6 +173,14 @@ class Terms:
                     self.bounds.assume_le(found, position)
                 else:
                     self.bounds.assume_le(position + 1, found)
+
+    def near(self, bound: Expr, factor: int) -> Expr:
+        """A bound that may be multiplied by a factor: what comes from a table is brought into reach of positions."""
+        owners = [atom.ssa.owner for atom, _ in bound.terms if isinstance(atom, Value)]
+        if factor == 1 or not any(isinstance(owner, interval.SearchOp | interval.ReadOp) for owner in owners):
+            return bound
+        reach = constant(FAR // factor - 1)
+        return self.extreme("max", [self.extreme("min", [bound, reach]), reach * -1])
 
     def extreme(self, kind: str, items: list[Expr]) -> Expr:
         """The minimum ("min") or maximum ("max")."""

@@ -56,8 +56,6 @@ from compilemask.passes.bounds import (
 
 STEPS = 400
 """How many constraints one predicate may split into; beyond it, they stay unknown."""
-FAR = 2**30
-"""Positions stay below it."""
 
 
 class Sets(NamedTuple):
@@ -206,8 +204,8 @@ class PredicateLowering:
             case Value():
                 return Span(lower, upper)
             case Quotient(dividend, divisor):
-                lower = None if lower is None else self._near(lower, divisor) * divisor
-                upper = None if upper is None else self._near(upper, divisor) * divisor + (divisor - 1)
+                lower = None if lower is None else self.terms.near(lower, divisor) * divisor
+                upper = None if upper is None else self.terms.near(upper, divisor) * divisor + (divisor - 1)
                 return self._within(dividend, lower, upper)
             case Entry(table, index) if table in self.ascending:
                 first = None if lower is None else self.terms.search(table, lower)
@@ -227,14 +225,6 @@ class PredicateLowering:
             return lower, upper
         rounded_up = None if lower is None else self.terms.quotient(lower * -1, abs(factor)) * -1
         return rounded_up, None if upper is None else self.terms.quotient(upper, abs(factor))
-
-    def _near(self, bound: Expr, divisor: int) -> Expr:
-        """A bound that may be multiplied by the divisor: what comes from a table is brought into reach of positions."""
-        owners = [atom.ssa.owner for atom, _ in bound.terms if isinstance(atom, Value)]
-        if not any(isinstance(owner, interval.SearchOp | interval.ReadOp) for owner in owners):
-            return bound
-        reach = constant(FAR // divisor - 1)
-        return self.terms.extreme("max", [self.terms.extreme("min", [bound, reach]), reach * -1])
 
     def _flip(self, guard: Guard) -> Formula:
         """The negation of a condition that does not depend on the key."""

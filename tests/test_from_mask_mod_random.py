@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from test_levels_agree import check_levels
 from torch.nn.attention.flex_attention import create_mask
@@ -85,6 +85,8 @@ def check_formula(formula: str, size: tuple[int, int]) -> None:
     check_levels(mask, *size)
 
 
+@example("(0 + 0 * q == IDS[(((kv // 3) % 16) + 0 * q).clamp(0, 299)])", (130, 130))
+@example("(12 + 0 * q == FALLING[((((kv + 5) // 3) % 16) + 0 * q).clamp(0, 299)])", (50, 200))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(formulas, st.sampled_from(SIZES))
 def test_random_mask_mods(formula: str, size: tuple[int, int]) -> None:
