@@ -21,7 +21,7 @@ from compilemask.errors import LoweringError
 from compilemask.language.mask import Mask
 from compilemask.lowering.tiling_to_tt.attention import attention_module, attention_op
 from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule, emit
-from compilemask.lowering.tiling_to_ttg.attention_config import kernel_head_dim
+from compilemask.lowering.tiling_to_ttg.attention_config import TILE, kernel_head_dim
 from compilemask.lowering.tiling_to_ttg.attention_frame import kernel_arguments
 from compilemask.runtime import compile
 from compilemask.runtime.descriptor import Descriptor
@@ -115,6 +115,18 @@ def check(
 @pytest.mark.parametrize("name", ["causal", "window", "shared prompt", "scattered", "full"])
 def test_masks(name: str, seed: int) -> None:
     check(MASKS[name](300, 300), 300, 300, seed=seed)
+
+
+@pytest.mark.parametrize("schedule", [Schedule.STATIC, Schedule.ATOMIC])
+@pytest.mark.parametrize("rows", ROWS)
+def test_values_are_cleaned_when_they_have_come(rows: int, schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tile whose visits are all full, and behind it one whose values are cleaned, in the same buffers."""
+    monkeypatch.setattr("test_hopper_kernel.PROGRAMS", 1)
+    config = HopperConfig.choose(64, f16, rows, schedule)
+    full = TILE * config.stages
+    mask = compilemask.where(lambda q, kv: ((q < rows) & (kv < full)) | ((q >= rows) & (kv >= full) & (kv < full + 60)))
+    for seed in range(25):
+        check(mask, 2 * rows, full + 100, config=config, seed=seed, rows=rows)
 
 
 @pytest.mark.parametrize("rows", ROWS)

@@ -183,6 +183,35 @@ def test_scores_that_all_lie_far_below_zero() -> None:
     assert Attention(mask, q, k, v).again == [0]
 
 
+def test_full_tiles_that_lie_far_below_zero() -> None:
+    """Rows see nothing in the first visit, a partial tile, and then a full one."""
+    mask = cm.where(lambda q, kv: (kv >= 128) | (q < 64))
+    q, k, v = inputs(128, 256)
+    k[:, :, 128:] = -30 * q[:, :, :1]
+    q[:, :, 64:] = q[:, :, :1]
+    assert Attention(mask, q, k, v).again == [0]
+
+
+@pytest.mark.parametrize("exponent", [-100, 0])
+def test_small_weights_and_small_values(exponent: int) -> None:
+    """Weights of 2^-55 beside a peak that rows did not see: products with small values would vanish."""
+    mask = cm.where(lambda q, kv: (kv >= 128) | (q >= 4))
+    q, k, v = inputs(128, 256)
+    k[:, :, 128:] = -55 * math.log(2) * 8 / 64
+    q[:] = 1.0
+    v *= 2.0**exponent
+    assert Attention(mask, q, k, v).again == [0]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_nobody_sees_nan_in_the_second_pass(schedule: Schedule) -> None:
+    mask = cm.causal() - cm.cols(200, 250)
+    q, k, v = inputs(600, 600, heads=2)
+    k[:, :, 200:250], v[:, :, 200:250] = torch.nan, torch.nan
+    q[:, 0, 100], q[:, 1, 300], q[:, 1, 500], k[:, :, 3] = 8.0, 8.0, 8.0, 16.0
+    assert Attention(mask, q, k, v, schedule=schedule).again == [7, 8]
+
+
 def test_values_too_large_for_large_weights() -> None:
     q, k, v = inputs(128, 256)
     k[:, :, 128:] = 2 * q[:, :, :1]

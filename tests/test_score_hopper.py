@@ -12,7 +12,7 @@ from sample_masks import MASKS
 from score_cases import Case, cases, dense_scored, kernel_values
 from test_hopper_compile import machine_code, visits
 from test_hopper_kernel import ELEMENT, run
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, bf16
 
 import compilemask as cm
 from compilemask.dialects.triton.printing import print_generic
@@ -63,6 +63,14 @@ def check(
 @pytest.mark.parametrize("name", NAMES)
 def test_masks(name: str, mask: str) -> None:
     check(cases(2, 2)[name], MASKS[mask](200, 200), 200, 200)
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+def test_a_sink_beside_peaks_that_are_kept(schedule: Schedule) -> None:
+    config = HopperConfig.choose(64, bf16, schedule=schedule)
+    assert config.keeps_peaks
+    for name in ("causal", "scattered"):
+        check(cases(2, 2)["sink"], MASKS[name](300, 300), 300, 300, dtype=torch.bfloat16, config=config)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -143,7 +143,7 @@ def _hopper_fault(target: str, head_dim: int, dtype: str) -> str | None:
 
 
 def _hopper_kernel(name: str, head_dim: int, dtype: torch.dtype) -> Kernel:
-    """The variant of most launches: attention has more tiles than processors, gradients are summed in any order."""
+    """The variant of large launches: attention has many keys and tiles, gradients are summed in any order."""
     from compilemask.lowering.tiling_to_ttg.attention import HopperConfig, Schedule
     from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig
     from compilemask.lowering.tiling_to_ttg.attention_config import kernel_head_dim

@@ -5,7 +5,8 @@
     text = print_generic(legalize(kernel, triton.__version__))  # what Triton compiles
 
 One warp copies tiles of q, k and v to shared memory by TMA, two or three warpgroups of 64 rows each multiply them with
-asynchronous wgmma, and one warp cleans values that nobody sees. Results equal those of the portable kernel
+asynchronous wgmma, and one warp cleans values that nobody sees. Where rows keep their first peaks, the same warps
+compute inexact tiles again in the end (`attention_again.py`). Results equal those of the portable kernel
 (`tiling_to_tt/attention.py`) up to rounding. `attention_frame.kernel_arguments` lists the arguments. Tiles may be
 patches of an image, which TMA copies from where they lie in raster order (`attention_maps.py`).
 """
@@ -23,7 +24,6 @@ from compilemask.lowering.tiling_to_tt.attention_score import score_arguments
 from compilemask.lowering.tiling_to_ttg.attention_again import (
     clean_again,
     consume_again,
-    looking_for_peaks,
     produce_again,
 )
 from compilemask.lowering.tiling_to_ttg.attention_config import (
@@ -67,13 +67,13 @@ def emit(op: tiling.AttentionOp, config: HopperConfig, name: str = NAME) -> Modu
         lambda: run_cleaner(frame, only),
     )
     if config.keeps_peaks:
-        lists, looking = published(frame), looking_for_peaks(frame)
+        lists = published(frame)
         with kb.if_else(lists.name_tiles) as some, some.then():
             _specialize(
                 frame,
-                lambda part: consume_again(looking, part, lists),
-                lambda: produce_again(looking, lists),
-                lambda: clean_again(looking, lists),
+                lambda part: consume_again(frame, part, lists),
+                lambda: produce_again(frame, lists),
+                lambda: clean_again(frame, lists),
             )
     return kb.finish()
 

@@ -7,7 +7,6 @@ registers in the first pass, of which it changed nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from xdsl.dialects.builtin import f32
@@ -28,7 +27,7 @@ from compilemask.lowering.tiling_to_ttg.attention_epilogue import Finish, store_
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_inexact import Lists, next_position, parts_of, take_off
 from compilemask.lowering.tiling_to_ttg.attention_order import long_tiles
-from compilemask.lowering.tiling_to_ttg.attention_producer import produce
+from compilemask.lowering.tiling_to_ttg.attention_producer import produce, wait_before_cleaning
 from compilemask.lowering.tiling_to_ttg.attention_schedule import Pass, clean_values, each_tile
 from compilemask.lowering.tiling_to_ttg.attention_score import Scoring
 from compilemask.lowering.tiling_to_ttg.attention_softmax import Softmax, as_operand, pattern_words
@@ -37,11 +36,6 @@ from compilemask.lowering.tiling_to_ttg.builder import slice_of
 
 FIRST_PASS_RECORDS = 1
 """Those of the first pass that named no tile."""
-
-
-def looking_for_peaks(frame: Frame) -> Frame:
-    """The frame of the second pass."""
-    return replace(frame, config=replace(frame.config, keeps_peaks=False, starts_twice=False))
 
 
 def second_pass(frame: Frame, lists: Lists) -> Pass:
@@ -68,6 +62,7 @@ def produce_again(frame: Frame, lists: Lists) -> None:
             tile = tile_at(kb, frame.config, next_position(frame, heads), long)
             behind = take_off(frame, heads, tile)
             tile = tile._replace(parts=parts_of(frame, heads, tile))
+            wait_before_cleaning(frame, tile, progress)
             write_record(frame, tile, progress.tiles + FIRST_PASS_RECORDS)
             tile = tile.without_faults(frame)
             produce(frame, tile, progress)

@@ -22,10 +22,10 @@ from compilemask.lowering.tiling_to_ttg.attention_frame import LIST_WORDS, PATTE
 from compilemask.lowering.tiling_to_ttg.attention_softmax import pattern_words
 from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile
 
-SMALLEST_SUM, LARGEST_SUM = 2.0**-60, 2.0**100
-"""Of a row's weights, whose peak was kept: below, products with values may vanish, above, they may overflow."""
+SMALLEST_SUM, LARGEST_SUM = 2.0**-30, 2.0**100
+"""Of a row's weights, whose peak was kept: below, products with small values may vanish, above, they may overflow."""
 SAFE_SUM = 2.0**10
-"""Up to it, weighed values overflow only where those of a kernel that looks for peaks may."""
+"""Up to it, weighed values are finite if no value is larger than 2^117: they are looked at beyond it only."""
 
 
 def is_doubtful(frame: Frame, part: int, tile: Tile, total: Value) -> Value:

@@ -35,6 +35,22 @@ def produce(frame: Frame, tile: Tile, progress: Progress) -> None:
     load.last(each_run.results[:-1])
 
 
+def wait_before_cleaning(frame: Frame, tile: Tile, progress: Progress) -> None:
+    """Waits for the values of the last visits, if some of the tile's own, which lie in the same buffers, are cleaned.
+
+    The cleaner does not follow visits that need no cleaning. It waits for a phase of a barrier by its parity: while the
+    one before is still open, it would take the one before that for it.
+    """
+    kb, value = frame.kb, frame.value
+    if not frame.config.clean_values:
+        return
+    with kb.if_else(tile.cleaned(frame) > 0) as some, some.then():
+        for ago in range(1, frame.config.stages + 1):
+            count = progress.visits - ago
+            place, phase = value.place(kb, kb.maximum(count, 0))
+            value.full[place].wait(phase, count >= 0)
+
+
 def _load_query(frame: Frame, tile: Tile, batch: Value, head: Value, iteration: Value) -> None:
     source = frame.query_map
     for part in range(frame.config.consumers):

@@ -22,7 +22,9 @@ SMALLEST_FACTOR = 2.0**-126
 
 
 class Softmax(NamedTuple):
-    """Of the rows so far: largest score in base 2 [64], and the sum of weights per lane of the row's quad [64, 4]."""
+    """Of the rows so far: largest score in base 2 [64], of the first visit if peaks are kept, and the sum of weights
+    per lane of the row's quad [64, 4].
+    """
 
     peak: Value
     total: Value

@@ -43,7 +43,7 @@ class Tile(NamedTuple):
     position: Value
     """In the launch order."""
     parts: Value
-    """A bit per consumer: whether it stores its rows."""
+    """A bit per consumer: whether it stores its rows, in the second pass."""
 
     @property
     def exists(self) -> Value:
