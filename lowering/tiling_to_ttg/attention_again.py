@@ -27,7 +27,7 @@ from compilemask.lowering.tiling_to_ttg.attention_epilogue import Finish, store_
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_inexact import Lists, next_position, parts_of, take_off
 from compilemask.lowering.tiling_to_ttg.attention_order import long_tiles
-from compilemask.lowering.tiling_to_ttg.attention_producer import produce, wait_before_cleaning
+from compilemask.lowering.tiling_to_ttg.attention_producer import name_tile, produce
 from compilemask.lowering.tiling_to_ttg.attention_schedule import Pass, clean_values, each_tile
 from compilemask.lowering.tiling_to_ttg.attention_score import Scoring
 from compilemask.lowering.tiling_to_ttg.attention_softmax import Softmax, as_operand, pattern_words
@@ -62,8 +62,7 @@ def produce_again(frame: Frame, lists: Lists) -> None:
             tile = tile_at(kb, frame.config, next_position(frame, heads), long)
             behind = take_off(frame, heads, tile)
             tile = tile._replace(parts=parts_of(frame, heads, tile))
-            wait_before_cleaning(frame, tile, progress)
-            write_record(frame, tile, progress.tiles + FIRST_PASS_RECORDS)
+            name_tile(frame, tile, progress, FIRST_PASS_RECORDS)
             tile = tile.without_faults(frame)
             produce(frame, tile, progress)
             loop.yield_(*behind, *progress.after(frame, tile))

@@ -91,8 +91,7 @@ class Patterns:
 
     def number(self, index: Value | int) -> Value:
         """Of the index-th partial tile; 0 if there is none."""
-        kb = self.frame.kb
-        return kb.load(self.pairs + index * 2 + 1, self.tile.n_partial > index, 0)
+        return self.tile.pattern(self.frame, self.pairs, index)
 
     def key_tile(self, index: Value) -> Value:
         """Of the index-th partial tile, which exists."""

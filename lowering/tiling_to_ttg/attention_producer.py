@@ -10,7 +10,7 @@ from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame, Ring
 from compilemask.lowering.tiling_to_ttg.attention_maps import TileMap
-from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile
+from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile, write_record
 
 
 def produce(frame: Frame, tile: Tile, progress: Progress) -> None:
@@ -35,7 +35,13 @@ def produce(frame: Frame, tile: Tile, progress: Progress) -> None:
     load.last(each_run.results[:-1])
 
 
-def wait_before_cleaning(frame: Frame, tile: Tile, progress: Progress) -> None:
+def name_tile(frame: Frame, tile: Tile, progress: Progress, records: int = 0) -> None:
+    """Tells the other warps the program's next tile; so many `records` before named none."""
+    _wait_before_cleaning(frame, tile, progress)
+    write_record(frame, tile, progress.tiles + records)
+
+
+def _wait_before_cleaning(frame: Frame, tile: Tile, progress: Progress) -> None:
     """Waits for the values of the last visits, if some of the tile's own, which lie in the same buffers, are cleaned.
 
     The cleaner does not follow visits that need no cleaning. It waits for a phase of a barrier by its parity: while the

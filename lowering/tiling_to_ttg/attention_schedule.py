@@ -20,7 +20,7 @@ from compilemask.lowering.tiling_to_ttg.attention_epilogue import End, Finish, s
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_inexact import publish
 from compilemask.lowering.tiling_to_ttg.attention_order import long_tiles
-from compilemask.lowering.tiling_to_ttg.attention_producer import produce, wait_before_cleaning
+from compilemask.lowering.tiling_to_ttg.attention_producer import name_tile, produce
 from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile, read_record, tile_at, write_record
 
 Fetch = Callable[[Tile], Sequence[Value]]
@@ -56,8 +56,7 @@ def run_producer(frame: Frame, only: Tile | None) -> None:
         with loop.body() as (position, *progress):
             progress = Progress(*progress)
             tile = tile_at(kb, frame.config, position, long).with_patterns(frame)
-            wait_before_cleaning(frame, tile, progress)
-            write_record(frame, tile, progress.tiles)
+            name_tile(frame, tile, progress)
             following = _next_position(frame, position)
             tile = tile.without_faults(frame)
             produce(frame, tile, progress)

@@ -63,9 +63,13 @@ class Tile(NamedTuple):
 
     def with_patterns(self, frame: Frame) -> Tile:
         """The same, with the patterns behind the first."""
-        kb = frame.kb
-        second, third = (kb.load(self.pairs(frame) + (i * 2 + 1), self.n_partial > i, 0) for i in (1, 2))
+        pairs = self.pairs(frame)
+        second, third = (self.pattern(frame, pairs, index) for index in (1, 2))
         return self._replace(second_pattern=second, third_pattern=third)
+
+    def pattern(self, frame: Frame, pairs: Value, index: Value | int) -> Value:
+        """Of the index-th partial tile, from the address of the first pair; 0 if there is none."""
+        return frame.kb.load(pairs + index * 2 + 1, self.n_partial > index, 0)
 
     def pairs(self, frame: Frame) -> Value:
         """Address of the first pair."""
