@@ -4,9 +4,9 @@
 
 A variant is a schedule, then the words mbarrier (turns), dirty (values are not cleaned), early (nothing holds the
 softmax), loose (rounding is not pinned), eager or slack (whether peaks have slack), keep or look (whether first peaks
-are kept), twice (scores of two visits at once), r192 (rows of a tile, 128 if not said; first), s3 (stages), k1 (more
-stages of keys) and h4 (heads together), joined by +: grid+r192+dirty+s3. All variants are compiled first, in parallel;
-then they are timed in shuffled rounds, beside the portable kernel, with which they are compared.
+are kept), r192 (rows of a tile, 128 if not said; first), s3 (stages), k1 (more stages of keys) and h4 (heads together),
+joined by +: grid+r192+dirty+s3. All variants are compiled first, in parallel; then they are timed in shuffled rounds,
+beside the portable kernel, with which they are compared.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ CHANGES: dict[str, dict[str, bool | float]] = {
     "slack": {"slack": 8.0},
     "keep": {"keeps_peaks": True},
     "look": {"keeps_peaks": False},
-    "twice": {"starts_twice": True},
 }
 
 

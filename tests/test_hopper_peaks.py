@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,14 +50,12 @@ class Attention:
         schedule: Schedule = Schedule.GRID,
         seed: int = 0,
         scale: float | None = None,
-        starts_twice: bool = False,
     ) -> None:
         q, k, v = inputs
         head_dim = q.shape[3]
         scale = 1 / math.sqrt(head_dim) if scale is None else scale
         config = HopperConfig.choose(head_dim, bf16, rows, schedule)
         assert config.keeps_peaks
-        config = replace(config, starts_twice=starts_twice)
         descriptor = compile(mask).descriptor(q.shape[2], k.shape[2], rows=rows)
         counted = CountedMap(storage(q))
         self.out, self.lse = run(config, descriptor, q, k, v, scale, seed=seed, query_map=counted)
@@ -68,7 +65,7 @@ class Attention:
         self.again = sorted(tile for tile, count in times if count == 2)
         """Tiles of all heads that were computed again."""
         visible = mask.dense(q.shape[2], k.shape[2])
-        expected, expected_lse = dense_attention(q, k.nan_to_num(), v.nan_to_num(), visible, scale)
+        expected, expected_lse = dense_attention(q, k, v, visible, scale)
         assert_close(self.out, expected, TOLERANCE[torch.bfloat16], "out")
         assert_close(self.lse, expected_lse, 1e-4, "lse")
 
@@ -123,27 +120,6 @@ def test_some_rows_of_many_tiles(rows: int, schedule: Schedule, seed: int) -> No
     attention = Attention(cm.causal(), q, k, v, rows=rows, schedule=schedule, seed=seed)
     tiles = -(-length // rows)
     assert {head * tiles + row // rows for head, row in chosen} <= set(attention.again)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", MASKS)
-def test_scores_of_two_visits_at_once(name: str, schedule: Schedule) -> None:
-    """Tiles of no, one, two and more visits, partial and full ones, with values that are cleaned."""
-    heads = 4 if name.endswith("per head") else 1
-    for length in (100, 300, 500):
-        mask = MASKS[name](length, length)
-        q, k, v = random_inputs(2, heads, heads, length, length, 64, torch.bfloat16)
-        unseen = ~mask.dense(length, length).flatten(0, 2).any(dim=0)
-        k[:, :, unseen], v[:, :, unseen] = torch.nan, torch.nan
-        assert not Attention(mask, q, k, v, schedule=schedule, seed=length, starts_twice=True).again
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_scores_of_two_visits_at_once_and_once_more(schedule: Schedule) -> None:
-    q, k, v = inputs(500, 500, heads=2)
-    q[:, 1, 100], q[:, 1, 420], k[:, 1, 3] = 8.0, 8.0, 16.0
-    attention = Attention(cm.causal(), q, k, v, schedule=schedule, starts_twice=True)
-    assert attention.again == [7]
 
 
 def test_a_last_tile_with_few_rows() -> None:
@@ -227,7 +203,3 @@ def test_what_cannot_keep_peaks() -> None:
     with pytest.raises(LoweringError, match="peaks for f16"):
         kernel_of(64, torch.float16, HopperConfig(keeps_peaks=True))
     assert kernel_of(64, torch.bfloat16, HopperConfig(keeps_peaks=True)) is not None
-    with pytest.raises(LoweringError, match="two visits at once"):
-        HopperConfig(starts_twice=True)
-    with pytest.raises(LoweringError, match="two visits at once"):
-        HopperConfig(keeps_peaks=True, starts_twice=True, stages=1, consumers=1)

@@ -62,8 +62,6 @@ class HopperConfig:
     With `keeps_peaks` it is left where the first visit has put it, and no visit looks for a larger one; tiles of which
     that makes a row inexact are computed again at the end, as without it (`attention_again.py`); for bf16, whose range
     is that of f32.
-    `starts_twice`, for rows that keep their peaks, computes the scores of a tile's first two visits one behind the
-    other: the softmax of the first has no product of values beside it.
     `clean_values` has a warp zero the values of keys that no row of a partial tile sees, if there may be keys that no
     query sees, so that NaN and infinity in them reach nobody; without it all values of visited tiles must be finite.
     With `query_patch` and `key_patch` tiles of queries and keys are such patches of an image
@@ -79,7 +77,6 @@ class HopperConfig:
     pin_rounding: bool = True
     slack: float = 8.0
     keeps_peaks: bool = False
-    starts_twice: bool = False
     clean_values: bool = True
     consumer_registers: int = 240
     producer_registers: int = 32
@@ -89,8 +86,6 @@ class HopperConfig:
     def __post_init__(self) -> None:
         if self.consumers not in (1, 2, 3):
             raise LoweringError(f"{self.consumers} consumers; 1, 2 or 3 warpgroups compute a tile")
-        if self.starts_twice and not (self.keeps_peaks and self.key_stages > 1):
-            raise LoweringError("scores of two visits at once need two tiles of keys, and rows that keep their peaks")
         if self.stages < min(self.consumers, 2):
             raise LoweringError(f"{self.stages} stages; warpgroups that take turns use two tiles at once")
         check_patches(self.query_patch, self.key_patch, self.rows)

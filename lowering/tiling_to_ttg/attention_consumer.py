@@ -146,14 +146,9 @@ def consume(frame: Frame, turns: Turns, tile: Tile, progress: Progress, first: V
     frame.query_full[part].wait(progress.tiles % 2)
     patterns = Patterns(frame, part, tile)
     scoring = Scoring(frame, part, tile)
-    if frame.config.starts_twice:
-        done, state = 2, _first_visits(frame, turns, tile, query, progress, scoring, first)
-        upcoming = patterns.words(2, tile.third_pattern), patterns.number(3)
-    else:
-        words = patterns.words(1, tile.second_pattern)
-        done, state = 1, _first_visit(frame, turns, tile, query, progress.visits, scoring, first)
-        upcoming = words, tile.third_pattern
-    with kb.for_loop(done, tile.n_partial, 1, [*state, *upcoming]) as partial:
+    words = patterns.words(1, tile.second_pattern)
+    state = _first_visit(frame, turns, tile, query, progress.visits, scoring, first)
+    with kb.for_loop(1, tile.n_partial, 1, [*state, words, tile.third_pattern]) as partial:
         *before, words, number = partial.carried
         following = patterns.words(partial.index + 1, number), patterns.number(partial.index + 2)
         values = _partial_values(frame, tile, progress, partial.index - 1)
@@ -161,24 +156,19 @@ def consume(frame: Frame, turns: Turns, tile: Tile, progress: Progress, first: V
         after = _visit(frame, turns, query, State(*before), values, scoring, key_tile, words)
         partial.yield_(*after, *following)
     if frame.config.clean_values:
-        are_due = tile.cleaned(frame) > 0
-        if frame.config.starts_twice:
-            are_due = are_due & ((tile.n_partial > 1) | (tile.n_full == 0))
-        with kb.if_else(are_due) as some, some.then():
+        with kb.if_else(tile.cleaned(frame) > 0) as some, some.then():
             _partial_values(frame, tile, progress, tile.n_partial - 1).wait(frame)
-    state = _full_visits(frame, turns, tile, query, State(*partial.results[: len(state)]), scoring, done)
+    state = _full_visits(frame, turns, tile, query, State(*partial.results[: len(state)]), scoring)
     if frame.config.is_persistent:
         frame.query_empty[part].arrive()
     acc = weigh_values(frame, state, ValuesReady(*frame.value.place(kb, state.number - 1)))
     return Result(state.softmax, acc, state.number, scoring)
 
 
-def _full_visits(
-    frame: Frame, turns: Turns, tile: Tile, query: Buffer, state: State, scoring: Scoring, done: int
-) -> State:
-    """Visits the full tiles behind the visits that are done; run by run only if it matters which they are."""
+def _full_visits(frame: Frame, turns: Turns, tile: Tile, query: Buffer, state: State, scoring: Scoring) -> State:
+    """Visits the full tiles behind the first visit; run by run only if it matters which they are."""
     kb = frame.kb
-    taken = kb.minimum(kb.maximum(done - tile.n_partial, 0), tile.n_full)
+    taken = kb.cast(tile.n_partial == 0, i32)
 
     def visit(before: State, key_tile: Value | None) -> State:
         values = ValuesReady(*frame.value.place(kb, before.number - 1))
@@ -202,50 +192,11 @@ def _first_visit(
     frame: Frame, turns: Turns, tile: Tile, query: Buffer, count: Value, scoring: Scoring, words: Value
 ) -> State:
     """Scores and weights of the first tile of keys, masked even if it is full; all masked if there is none."""
+    kb = frame.kb
     product = multiply(frame, turns, query, count)
     turns.give()
-    products = frame.kb.warp_group_dot_wait(product)
+    scores = scoring.scored(kb.warp_group_dot_wait(product), tile.first_key_tile, words)
     release_key(frame, count)
-    return _first_state(frame, tile, scoring, products, words, count)
-
-
-def _first_visits(
-    frame: Frame, turns: Turns, tile: Tile, query: Buffer, progress: Progress, scoring: Scoring, words: Value
-) -> State:
-    """The first two visits, or the only one. Scores of the second come while the first has its softmax; if there is
-    none, those of the first are computed twice.
-    """
-    kb, count = frame.kb, progress.visits
-    has_second = tile.visits(frame) > 1
-    following = count + kb.cast(has_second, i32)
-    first = multiply(frame, turns, query, count)
-    second = multiply(frame, None, query, following)
-    turns.give()
-    products = kb.warp_group_dot_wait(first, pending=1)
-    state = _first_state(frame, tile, scoring, products, words, count)
-    with kb.if_else(has_second) as branch:
-        with branch.then():
-            release_key(frame, count)
-            everything = kb.constant(-1, i32)
-            words = pattern_words(frame, turns.part, tile.second_pattern, tile.n_partial > 1, everything)
-            turns.take(following)
-            values = any_values(frame, tile, progress, kb.constant(0, i32))
-            acc = weigh_values(frame, state, values)
-            turns.give()
-            scores = scoring.scored(kb.warp_group_dot_wait(second, pending=1), None, words)
-            release_key(frame, following)
-            branch.yield_(*_weighed(frame, state, acc, scores, values, scoring, True))
-        with branch.otherwise():
-            kb.warp_group_dot_wait(second)
-            release_key(frame, count)
-            branch.yield_(*state)
-    return State(*branch.results)
-
-
-def _first_state(frame: Frame, tile: Tile, scoring: Scoring, products: Value, words: Value, count: Value) -> State:
-    """The state after the first visit, which is the count-th of the program."""
-    kb = frame.kb
-    scores = scoring.scored(products, tile.first_key_tile, words)
     (peak, total), weights, _ = scoring.weigh(scoring.start(), scores, is_masked=True)
     acc = kb.zeros((ROWS, frame.head_dim), f32, frame.layouts.output)
     if frame.config.keeps_peaks:
@@ -272,25 +223,11 @@ def _visit(
     products = kb.warp_group_dot_wait(product, pending=1)
     release_key(frame, count)
     scores = scoring.scored(products, key_tile, words)
-    return _weighed(frame, state, acc, scores, values, scoring, words is not None)
-
-
-def _weighed(
-    frame: Frame,
-    state: State,
-    acc: Product,
-    scores: Value,
-    values: ValuesReady,
-    scoring: Scoring,
-    is_masked: bool,
-) -> State:
-    """The state after a visit with such scores, `acc` being the product of the last weights with their `values`."""
-    kb, count = frame.kb, state.number
     if frame.config.keeps_peaks:
         after, weights = scoring.weigh_below_peak(state.softmax, scores)
         fade = None
     else:
-        after, weights, fade = scoring.weigh(state.softmax, scores, is_masked=is_masked)
+        after, weights, fade = scoring.weigh(state.softmax, scores, is_masked=words is not None)
     operand = as_operand(frame, weights)
     if frame.config.hold_softmax:
         values.wait(frame)
@@ -301,12 +238,11 @@ def _weighed(
     return State(*after, total, operand, count + 1)
 
 
-def multiply(frame: Frame, turns: Turns | None, query: Buffer, count: Value) -> Product:
-    """Starts the product of the rows with the count-th tile of keys, in this warpgroup's turn, if it has not come."""
+def multiply(frame: Frame, turns: Turns, query: Buffer, count: Value) -> Product:
+    """Starts the product of the rows with the count-th tile of keys, in this warpgroup's turn."""
     place, phase = frame.key.place(frame.kb, count)
     frame.key.full[place].wait(phase)
-    if turns is not None:
-        turns.take(count)
+    turns.take(count)
     keys = frame.key.buffers[place].reshape(TILE, frame.head_dim)
     return frame.kb.warp_group_dot(query, keys.transpose(), layout=frame.layouts.scores)
 
