@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compilemask.dialects.semantics.triton_ptx import ptx
-from compilemask.dialects.triton.inline_ptx import KEEP_WHERE_SET, MULTIPLY_UNLESS_ONE
+from compilemask.dialects.triton.inline_ptx import KEEP_WHERE_SET, LOGARITHM, MULTIPLY_UNLESS_ONE, RECIPROCAL
 
 ROWS = 64
 FLOATS = {"0fFF800000": -math.inf, "0f00000000": 0.0}
@@ -104,3 +104,13 @@ def test_multiply_unless_one(place: tuple[int, int] | None, factor: float) -> No
     factors = by_row[:, np.arange(count) // 2 % 2]
     expected = ptx(MULTIPLY_UNLESS_ONE.text, (x, factors))
     assert np.array_equal(run_warp(MULTIPLY_UNLESS_ONE.text, x, factors), expected, equal_nan=True)
+
+
+def test_approximations() -> None:
+    """One instruction each; what they are off by is the hardware's."""
+    x = np.float32(2.0) ** np.arange(-30, 101, dtype=np.float32) * np.float32(1.3)
+    assert np.allclose(ptx(LOGARITHM, (x,)), np.log2(x.astype(np.float64)), atol=1e-5)
+    assert np.allclose(ptx(RECIPROCAL, (x,)) * x, 1.0)
+    assert ptx(LOGARITHM, (np.zeros(1, np.float32),)) == -math.inf
+    for text in (LOGARITHM, RECIPROCAL):
+        assert len(re.findall(";", text)) == 1

@@ -8,13 +8,29 @@ from functools import partial
 import numpy as np
 
 from compilemask.dialects.semantics.triton_memory import Array, round_bf16
-from compilemask.dialects.triton.inline_ptx import KEEP_WHERE_SET, MULTIPLY_UNLESS_ONE, PREFETCH_TENSOR_MAP
+from compilemask.dialects.triton.inline_ptx import (
+    KEEP_WHERE_SET,
+    LOGARITHM,
+    MULTIPLY_UNLESS_ONE,
+    PREFETCH_TENSOR_MAP,
+    RECIPROCAL,
+)
 from compilemask.errors import LoweringError
 
 
 def _multiply(x: Array, factor: Array) -> Array:
     with np.errstate(invalid="ignore"):
         return x * factor
+
+
+def _logarithm(x: Array) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log2(x)
+
+
+def _reciprocal(x: Array) -> Array:
+    with np.errstate(divide="ignore"):
+        return np.reciprocal(x)
 
 
 def _nothing(_: object) -> Array:
@@ -37,6 +53,8 @@ _INSTRUCTIONS: dict[str, Callable[..., Array]] = {
     "cvt.rn.f16x2.f32 $0, $2, $1;": _round_f16,
     # The hardware's result is off by up to 2^-11.
     "tanh.approx.f32 $0, $1;": np.tanh,
+    LOGARITHM: _logarithm,
+    RECIPROCAL: _reciprocal,
     MULTIPLY_UNLESS_ONE.text: _multiply,
     PREFETCH_TENSOR_MAP: _nothing,
     **{found.text: partial(_keep_where_set, hidden) for (hidden, _), found in KEEP_WHERE_SET.items()},

@@ -67,4 +67,13 @@ bits to predicates: fewer instructions, but no predicate is left to others for s
 PREFETCH_TENSOR_MAP = "prefetch.tensormap [$1]; mov.b32 $0, 0;"
 """Nothing but a fetch of a tensor map, which may be a kernel's argument; an operation needs a result, 0."""
 
-__all__ = ["KEEP_WHERE_SET", "MULTIPLY_UNLESS_ONE", "PREFETCH_TENSOR_MAP", "InlinePtx"]
+LOGARITHM, RECIPROCAL = "lg2.approx.ftz.f32 $0, $1;", "rcp.approx.ftz.f32 $0, $1;"
+
+__all__ = [
+    "KEEP_WHERE_SET",
+    "LOGARITHM",
+    "MULTIPLY_UNLESS_ONE",
+    "PREFETCH_TENSOR_MAP",
+    "RECIPROCAL",
+    "InlinePtx",
+]

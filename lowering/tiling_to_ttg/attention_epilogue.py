@@ -35,9 +35,10 @@ def store(frame: Frame, part: int, tile: Tile, valid: Value, result: Result) -> 
             weight = frame.kb.where(valid, result.scoring.output_factor(), math.nan)
             _store_out(frame, part, tile, _finished(frame, result) * weight)
         else:
-            peak, total = result.softmax.peak, sums(frame, result.softmax)
-            _store_lse(frame, part, tile, valid, peak, total)
+            total = sums(frame, result.softmax)
+            lse = _log_sum_exps(frame, valid, result.softmax.peak, total)
             _store_weighed(frame, part, tile, valid, total, _finished(frame, result))
+            _store_lse(frame, part, tile, lse)
         return carried
 
     return finish
@@ -47,27 +48,28 @@ def store_if_exact(frame: Frame, part: int, tile: Tile, valid: Value, result: Re
     """The same for rows that have kept their peaks if all are exact. Carries the list of tiles where not all are
     (`attention_inexact.py`).
 
-    Warps agree on that before the next tile's needs are fetched: what was fetched would be waited for otherwise.
+    Warps agree on that while the last product still runs.
     """
-    kb, peak, total = frame.kb, result.softmax.peak, sums(frame, result.softmax)
-    doubtful = is_doubtful(frame, part, tile, total)
-    _store_lse(frame, part, tile, valid, peak, total, doubtful == 0)
+    kb = frame.kb
 
     def finish(carried: Sequence[Value]) -> Sequence[Value]:
-        (inexact,), acc = carried, _finished(frame, result)
-        with kb.if_else(doubtful != 0) as look:
-            with look.then():
-                found = is_inexact(frame, part, tile, total, acc)
-                _store_lse(frame, part, tile, valid, peak, total, found == 0)
-                look.yield_(found)
-            with look.otherwise():
-                look.yield_(doubtful)
-        with kb.if_else(look.results[0] != 0) as branch:
+        (inexact,), total = carried, sums(frame, result.softmax)
+        lse = _log_sum_exps(frame, valid, result.softmax.peak, total)
+        doubtful = is_doubtful(frame, part, tile, total)
+        acc = _finished(frame, result)
+        with kb.if_else(doubtful == 0) as sure:
+            with sure.then():
+                sure.yield_(doubtful)
+            with sure.otherwise():
+                sure.yield_(is_inexact(frame, part, tile, total, acc))
+        exact = sure.results[0] == 0
+        with kb.if_else(exact) as branch:
             with branch.then():
-                branch.yield_(put_on_list(frame, part, tile, inexact))
-            with branch.otherwise():
                 _store_weighed(frame, part, tile, valid, total, acc)
                 branch.yield_(inexact)
+            with branch.otherwise():
+                branch.yield_(put_on_list(frame, part, tile, inexact))
+        _store_lse(frame, part, tile, lse, exact)
         return branch.results
 
     return finish
@@ -76,8 +78,8 @@ def store_if_exact(frame: Frame, part: int, tile: Tile, valid: Value, result: Re
 def store_rows(frame: Frame, part: int, tile: Tile, valid: Value, softmax: Softmax, acc: Value) -> None:
     """Stores rows that exist, from weighed values [64, D]; NaN if the tile is not valid."""
     total = sums(frame, softmax)
-    _store_lse(frame, part, tile, valid, softmax.peak, total)
     _store_weighed(frame, part, tile, valid, total, acc)
+    _store_lse(frame, part, tile, _log_sum_exps(frame, valid, softmax.peak, total))
 
 
 def sums(frame: Frame, softmax: Softmax) -> Value:
@@ -93,7 +95,7 @@ def _finished(frame: Frame, result: Result) -> Value:
 def _store_weighed(frame: Frame, part: int, tile: Tile, valid: Value, total: Value, acc: Value) -> None:
     """Stores weighed values [64, D], divided by the sums of weights [64]."""
     kb, empty = frame.kb, total == 0.0
-    weight = kb.where(empty, 0.0, 1.0 / kb.where(empty, 1.0, total))
+    weight = kb.where(empty, 0.0, kb.reciprocal_approximate(kb.where(empty, 1.0, total)))
     by_row = kb.convert_layout(kb.where(valid, weight, math.nan), slice_of(frame.layouts.output, 1))[:, None]
     _store_out(frame, part, tile, acc * by_row)
 
@@ -108,16 +110,23 @@ def _store_out(frame: Frame, part: int, tile: Tile, out: Value) -> None:
     frame.out_map.store(frame.queries.box(batch, head, _first_row(frame, part, tile)), buffer)
 
 
-def _store_lse(
-    frame: Frame, part: int, tile: Tile, valid: Value, peak: Value, total: Value, wanted: Value | None = None
-) -> None:
-    """Stores the log-sum-exps, from peaks in base 2 and sums of weights [64], if they are `wanted`."""
+def _log_sum_exps(frame: Frame, valid: Value, peak: Value, total: Value) -> Value:
+    """[64], from peaks in base 2 and sums of weights; NaN if the tile is not valid."""
     kb = frame.kb
-    lse = kb.where(total == 0.0, -math.inf, (peak + kb.log2(total)) * LN_2)
+    lse = kb.where(total == 0.0, -math.inf, (peak + kb.log2_approximate(total)) * LN_2)
+    return kb.where(valid, lse, math.nan)
+
+
+def _store_lse(frame: Frame, part: int, tile: Tile, lse: Value, wanted: Value | None = None) -> None:
+    """Stores the log-sum-exps [64] of rows that exist, if they are `wanted`.
+
+    Behind the output: the fence before its copy waits for all that was stored.
+    """
+    kb = frame.kb
     row = frame.queries.positions(_first_row(frame, part, tile), kb.arange(0, ROWS, frame.layouts.rows))
     of_head = kb.arg("lse") + kb.cast(tile.head, i64) * kb.cast(frame.queries.length, i64)
     exists = row < frame.queries.length
-    kb.store(of_head + row, kb.where(valid, lse, math.nan), exists if wanted is None else exists & wanted)
+    kb.store(of_head + row, lse, exists if wanted is None else exists & wanted)
 
 
 def _first_row(frame: Frame, part: int, tile: Tile) -> Value:

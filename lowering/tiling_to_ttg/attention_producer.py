@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from xdsl.dialects.builtin import i32
 
@@ -15,24 +16,44 @@ from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile, wr
 
 def produce(frame: Frame, tile: Tile, progress: Progress) -> None:
     """Copies what a tile needs."""
-    kb, count = frame.kb, progress.visits
-    batch, head = tile.batch_and_head(frame)
+    begin_tile(frame, tile, progress).finish()
+
+
+def begin_tile(frame: Frame, tile: Tile, progress: Progress) -> Begun:
+    """Copies the queries of a tile, and what its first visit needs.
+
+    Keys come first: there is room for them while the tile before still needs its queries.
+    """
+    (batch, head), first = tile.batch_and_head(frame), (tile.first_key_tile, progress.visits)
+    load = _Loader(frame, batch, frame.kb.trunc_div(head, frame.kb.arg("group")))
+    load.first_keys(*first)
     _load_query(frame, tile, batch, head, progress.tiles)
-    key_head = kb.trunc_div(head, kb.arg("group"))
-    load = _Loader(frame, batch, key_head)
-    carried = load.first(tile.first_key_tile, count)
-    pairs = tile.pairs(frame)
-    with kb.for_loop(1, tile.n_partial, 1, carried) as partial:
-        partial.yield_(*load.next(kb.load(pairs + partial.index * 2), partial.carried))
-    runs = pairs + tile.n_partial * 2
-    taken = kb.cast(tile.n_partial == 0, i32)
-    with kb.for_loop(0, tile.n_runs, 1, [*partial.results, taken]) as each_run:
-        *before, taken = each_run.carried
-        start, end = (kb.load(runs + each_run.index * 2 + word) for word in range(2))
-        with kb.for_loop(start + taken, end, 1, before) as full:
-            full.yield_(*load.next(full.index, full.carried))
-        each_run.yield_(*full.results, kb.constant(0, i32))
-    load.last(each_run.results[:-1])
+    return Begun(frame, tile, load, load.first_values(*first))
+
+
+class Begun(NamedTuple):
+    """A tile of which the first visit's copies are on their way. The consumers are busy for a while then."""
+
+    frame: Frame
+    tile: Tile
+    load: _Loader
+    carried: Sequence[Value]
+
+    def finish(self) -> None:
+        """Copies what the other visits need."""
+        frame, tile, load = self.frame, self.tile, self.load
+        kb, pairs = frame.kb, tile.pairs(frame)
+        with kb.for_loop(1, tile.n_partial, 1, self.carried) as partial:
+            partial.yield_(*load.next(kb.load(pairs + partial.index * 2), partial.carried))
+        runs = pairs + tile.n_partial * 2
+        taken = kb.cast(tile.n_partial == 0, i32)
+        with kb.for_loop(0, tile.n_runs, 1, [*partial.results, taken]) as each_run:
+            *before, taken = each_run.carried
+            start, end = (kb.load(runs + each_run.index * 2 + word) for word in range(2))
+            with kb.for_loop(start + taken, end, 1, before) as full:
+                full.yield_(*load.next(full.index, full.carried))
+            each_run.yield_(*full.results, kb.constant(0, i32))
+        load.last(each_run.results[:-1])
 
 
 def name_tile(frame: Frame, tile: Tile, progress: Progress, records: int = 0) -> None:
@@ -75,9 +96,12 @@ class _Loader:
     def __init__(self, frame: Frame, batch: Value, head: Value) -> None:
         self.frame, self.batch, self.head = frame, batch, head
 
-    def first(self, key_tile: Value, count: Value) -> list[Value]:
-        """The first tile."""
+    def first_keys(self, key_tile: Value, count: Value) -> None:
+        """The first tile of keys."""
         self._load(self.frame.key, self.frame.key_map, key_tile, count)
+
+    def first_values(self, key_tile: Value, count: Value) -> list[Value]:
+        """The first tile of values, if values do not come later."""
         if self.frame.config.keys_run_ahead:
             return [count + 1, key_tile]
         self._load(self.frame.value, self.frame.value_map, key_tile, count)

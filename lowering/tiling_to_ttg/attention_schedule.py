@@ -20,7 +20,7 @@ from compilemask.lowering.tiling_to_ttg.attention_epilogue import End, Finish, s
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_inexact import publish
 from compilemask.lowering.tiling_to_ttg.attention_order import long_tiles
-from compilemask.lowering.tiling_to_ttg.attention_producer import name_tile, produce
+from compilemask.lowering.tiling_to_ttg.attention_producer import begin_tile, name_tile, produce
 from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile, read_record, tile_at, write_record
 
 Fetch = Callable[[Tile], Sequence[Value]]
@@ -49,18 +49,25 @@ def run_producer(frame: Frame, only: Tile | None) -> None:
     if only is not None:
         produce(frame, only.without_faults(frame), _beginning(frame))
         return
-    long = long_tiles(kb, kb.arg("query_tiles"), 1)
-    with kb.while_loop([kb.program_id(0), *_beginning(frame)]) as loop:
-        with loop.condition() as (position, *progress):
-            loop.continue_if(position < kb.arg("all_heads") * kb.arg("query_tiles"), position, *progress)
-        with loop.body() as (position, *progress):
-            progress = Progress(*progress)
-            tile = tile_at(kb, frame.config, position, long).with_patterns(frame)
+    count, long = kb.arg("all_heads") * kb.arg("query_tiles"), long_tiles(kb, kb.arg("query_tiles"), 1)
+
+    def read(position: Value) -> Tile:
+        return tile_at(kb, frame.config, position, long).with_patterns(frame)
+
+    first = kb.program_id(0)
+    with kb.while_loop([first, *_beginning(frame), *read(first)]) as loop:
+        with loop.condition() as (position, *others):
+            loop.continue_if(position < count, position, *others)
+        with loop.body() as (position, *others):
+            progress, tile = Progress(*others[:PROGRESS]), Tile(*others[PROGRESS:])
             name_tile(frame, tile, progress)
             following = _next_position(frame, position)
             tile = tile.without_faults(frame)
-            produce(frame, tile, progress)
-            loop.yield_(following, *progress.after(frame, tile))
+            begun = begin_tile(frame, tile, progress)
+            # Read here, it waits for memory while nobody waits for it; there may be no such tile.
+            ahead = read(kb.minimum(following, count - 1))
+            begun.finish()
+            loop.yield_(following, *progress.after(frame, tile), *ahead)
     write_record(frame, None, loop.results[1])
     if frame.config.schedule is Schedule.ATOMIC:
         _reset_counter(frame)

@@ -26,6 +26,7 @@ class Tile(NamedTuple):
     """Query tile of the descriptor; NO_TILE if there is no tile."""
     head: Value
     """Batch times heads plus query head."""
+    batch: Value
     first_pair: Value
     n_partial: Value
     """-1 if the build had no room for the tile's visits."""
@@ -77,8 +78,7 @@ class Tile(NamedTuple):
 
     def batch_and_head(self, frame: Frame) -> tuple[Value, Value]:
         """Batch and query head."""
-        heads = frame.kb.arg("heads")
-        return frame.kb.trunc_div(self.head, heads), frame.kb.trunc_rem(self.head, heads)
+        return self.batch, self.head - self.batch * frame.kb.arg("heads")
 
     def visits(self, frame: Frame) -> Value:
         """How many tiles of keys it visits; a tile that sees nothing visits one, which does not exist."""
@@ -119,7 +119,7 @@ def tile_at(kb: GpuKernelBuilder, config: HopperConfig, position: Value, long: V
     index, *words = (kb.load(record + word) for word in range(ORDER_WORDS))
     unknown = kb.constant(0, i32)
     words += [unknown, unknown, position, kb.constant(ALL_PARTS, i32)]
-    return Tile(index.named("tile"), head, *words)
+    return Tile(index.named("tile"), head, batch, *words)
 
 
 def write_record(frame: Frame, tile: Tile | None, iteration: Value) -> None:

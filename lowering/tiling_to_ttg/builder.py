@@ -43,7 +43,13 @@ from xdsl.utils.exceptions import VerifyException
 
 from compilemask.dialects.narrowing import is_tensor
 from compilemask.dialects.triton import tt, ttg, ttng
-from compilemask.dialects.triton.inline_ptx import KEEP_WHERE_SET, MULTIPLY_UNLESS_ONE, PREFETCH_TENSOR_MAP
+from compilemask.dialects.triton.inline_ptx import (
+    KEEP_WHERE_SET,
+    LOGARITHM,
+    MULTIPLY_UNLESS_ONE,
+    PREFETCH_TENSOR_MAP,
+    RECIPROCAL,
+)
 from compilemask.dialects.triton.layouts import (
     BARRIER_LAYOUT,
     DotOperandLayout,
@@ -310,6 +316,14 @@ class GpuKernelBuilder(KernelBuilder):
         """
         ptx = KEEP_WHERE_SET[hidden, together]
         return self.inline_asm(ptx.text, ptx.constraints, [x, words], packed=ptx.packed)
+
+    def log2_approximate(self, x: Value) -> Value:
+        """The logarithm to base 2 of f32, off by up to 2^-22 (PTX, lg2): one instruction, where `log2` takes thirty."""
+        return self.inline_asm(LOGARITHM, "=r,r", [x])
+
+    def reciprocal_approximate(self, x: Value) -> Value:
+        """1 / x of f32, off by up to an ulp (PTX, rcp): one instruction; 0 beyond 2^126."""
+        return self.inline_asm(RECIPROCAL, "=r,r", [x])
 
     def bar_sync(self, number: int, threads: int) -> None:
         """Wait at one of the CTA's 16 named barriers until so many threads have come; Triton uses 0, 1 and 2."""
