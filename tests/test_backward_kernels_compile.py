@@ -62,6 +62,9 @@ def test_on_hopper(side: Side, products: int, head_dim: int, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
 def test_rows(target: str, tmp_path: Path) -> None:
-    text = print_generic(emit_rows(128, bf16, aligned=True, with_grad_lse=True))
+    text = print_generic(emit_rows(128, bf16, aligned=True, with_grad_lse=True, clears_sums=True))
     kernel = _compile(text, target, {"num_warps": 4}, tmp_path)
-    assert target != "cuda:90" or "ld.global.v4.b32" in kernel.asm["ptx"]
+    if target == "cuda:90":
+        assert "ld.global.v4.b32" in kernel.asm["ptx"]
+        # 32 rows of 128 numbers by 128 threads.
+        assert len(re.findall(r"st\.global\.v4\.b32", kernel.asm["ptx"])) == 32 * 128 // 128 // 4

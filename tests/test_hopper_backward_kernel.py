@@ -33,21 +33,24 @@ def kernel_of(head_dim: int, dtype: torch.dtype, config: HopperBackwardConfig) -
     return emit_backward(head_dim, ELEMENT[dtype], config)
 
 
-def rows_of(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """`shift` and `delta` [B * Hq, NQ * 128]."""
+def rows_of(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`shift` and `delta` [B * Hq, NQ * 128], and cleared blocks of the sum of the gradient of queries."""
     batch, heads, queries, dim = problem.q.shape
     stored = stored_rows(queries)
-    kernel = attention_backward_rows.emit_rows(dim, ELEMENT[problem.q.dtype], aligned=True, with_grad_lse=True)
+    kernel = attention_backward_rows.emit_rows(
+        dim, ELEMENT[problem.q.dtype], aligned=True, with_grad_lse=True, clears_sums=True
+    )
     shift, delta = (np.full(batch * heads * stored, np.nan, np.float32) for _ in range(2))
+    sums = poisoned_sums(batch * heads, stored, dim)
     tensors = (problem.out, problem.grad)
     values = [
         *(storage(x).reshape(-1) for x in tensors),
-        *(problem.lse.numpy().ravel(), problem.grad_lse.numpy().ravel(), shift, delta),
+        *(problem.lse.numpy().ravel(), problem.grad_lse.numpy().ravel(), shift, delta, sums.reshape(-1)),
         *(stride for x in tensors for stride in x.stride()[:3]),
         *(heads, queries, stored),
     ]
     portable.run_kernel(kernel, (stored // attention_backward_rows.ROWS, heads, batch), values, seed=0)
-    return shift.reshape(-1, stored), delta.reshape(-1, stored)
+    return shift.reshape(-1, stored), delta.reshape(-1, stored), sums
 
 
 def backward(
@@ -58,9 +61,9 @@ def backward(
     descriptor = problem.descriptor.transposed
     assert descriptor is not None
     layout, key_heads = descriptor.layout, problem.k.shape[1]
-    sums = zero_sums(batch * heads, stored_rows(queries), dim)
+    *numbers, sums = rows_of(problem)
     gradients = [x.new_full(x.shape, torch.nan) for x in (problem.k, problem.v)]
-    maps = [*map(storage, (problem.q, problem.k, problem.v, problem.grad)), *rows_of(problem)]
+    maps = [*map(storage, (problem.q, problem.k, problem.v, problem.grad)), *numbers]
     maps += [*([sums] if config.sums_queries else []), *map(storage, gradients)]
     sections = (descriptor.tiles, descriptor.order, descriptor.visits, descriptor.patterns, descriptor.columns)
     values: list[Any] = [
@@ -82,9 +85,9 @@ def stored_rows(queries: int) -> int:
     return -(-queries // TILE) * TILE
 
 
-def zero_sums(heads: int, rows: int, dim: int) -> np.ndarray:
-    """The blocks of the sum of the gradient of queries, of so many heads."""
-    return np.zeros((heads * blocks_of(rows, dim) * (WORDS // LINE), LINE), np.float32)
+def poisoned_sums(heads: int, rows: int, dim: int) -> np.ndarray:
+    """The blocks of the sum of the gradient of queries, of so many heads, before they are cleared."""
+    return np.full((heads * blocks_of(rows, dim) * (WORDS // LINE), LINE), np.nan, np.float32)
 
 
 def total(problem: Problem, sums: np.ndarray) -> torch.Tensor:
@@ -203,6 +206,8 @@ def test_a_tile_that_found_no_room_is_nan() -> None:
     _, grad_k, grad_v = problem.expected()
     transposed = problem.own_descriptors()
     transposed.tiles[0, 0, 2, 1] = -1
+    order = transposed.order[0, 0]
+    order[order[:, 0] == 2, 2] = -1
     transposed.header[14] = 1
     *found, grad_q = backward(problem, HopperBackwardConfig.choose(64, f16))
     assert grad_q.isnan().all()

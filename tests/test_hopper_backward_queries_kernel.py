@@ -34,7 +34,7 @@ def backward(
     descriptor, key_heads = problem.descriptor, problem.k.shape[1]
     layout = descriptor.layout
     gradient = problem.q.new_full(problem.q.shape, torch.nan)
-    shift, delta = rows_of(problem)
+    shift, delta, _ = rows_of(problem)
     maps = map(storage, (problem.q, problem.k, problem.v, problem.grad, gradient))
     sections = (descriptor.order, descriptor.visits, descriptor.patterns, descriptor.columns)
     values: list[Any] = [

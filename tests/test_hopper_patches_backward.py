@@ -13,7 +13,7 @@ import torch
 from compare import assert_close, dense_attention, random_inputs
 from patch_cases import Visible, descriptor_of, disk, parts, scattered
 from test_backward_kernels import TOLERANCE, Problem
-from test_hopper_backward_kernel import zero_sums
+from test_hopper_backward_kernel import poisoned_sums
 from test_hopper_kernel import ELEMENT, storage
 from test_hopper_patches import IMAGES, SMALL
 from xdsl.dialects.builtin import ModuleOp
@@ -64,22 +64,28 @@ class PatchProblem(Problem):
 
 
 def rows_of(problem: PatchProblem) -> list[np.ndarray]:
-    """`shift` and `delta` [B * Hq, NQ * 128] in patched order."""
+    """`shift` and `delta` [B * Hq, NQ * 128] in patched order, and cleared blocks of the sum."""
     batch, heads, queries, dim = problem.q.shape
     kernel = attention_backward_rows.emit_rows(
-        dim, ELEMENT[problem.q.dtype], aligned=True, with_grad_lse=True, patch=problem.patches.query_patch
+        dim,
+        ELEMENT[problem.q.dtype],
+        aligned=True,
+        with_grad_lse=True,
+        patch=problem.patches.query_patch,
+        clears_sums=True,
     )
     shift, delta = (np.full(batch * heads * problem.stored, np.nan, np.float32) for _ in range(2))
+    sums = poisoned_sums(batch * heads, problem.stored, dim)
     tensors = (problem.out, problem.grad)
     values = [
         *(storage(x).reshape(-1) for x in tensors),
-        *(problem.lse.numpy().ravel(), problem.grad_lse.numpy().ravel(), shift, delta),
+        *(problem.lse.numpy().ravel(), problem.grad_lse.numpy().ravel(), shift, delta, sums.reshape(-1)),
         *(stride for x in tensors for stride in x.stride()[:3]),
         *(heads, queries, problem.stored),
         *problem.geometry,
     ]
     portable.run_kernel(kernel, (problem.stored // attention_backward_rows.ROWS, heads, batch), values, seed=0)
-    return [shift.reshape(-1, problem.stored), delta.reshape(-1, problem.stored)]
+    return [shift.reshape(-1, problem.stored), delta.reshape(-1, problem.stored), sums]
 
 
 def total(problem: PatchProblem, sums: np.ndarray) -> torch.Tensor:
@@ -105,13 +111,13 @@ def backward(problem: PatchProblem, config: HopperBackwardConfig, seed: int) -> 
     """Gradients of k and v, in memory that was full of NaN, and that of q if the kernel sums it."""
     (batch, heads, _, dim), layout = problem.q.shape, problem.along.layout
     key_heads, along = problem.k.shape[1], problem.along
-    sums = zero_sums(batch * heads, problem.stored, dim)
+    *numbers, sums = rows_of(problem)
     gradients = [x.new_full(x.shape, torch.nan) for x in (problem.k, problem.v)]
 
     def maps(*tensors: torch.Tensor) -> list[np.ndarray]:
         return [part for x in tensors for part in parts(x, problem.patches.keys, storage)]
 
-    arrays = [*maps(problem.q, problem.k, problem.v, problem.grad), *rows_of(problem)]
+    arrays = [*maps(problem.q, problem.k, problem.v, problem.grad), *numbers]
     arrays += [*([sums] if config.sums_queries else []), *maps(*gradients)]
     sections = (along.tiles, along.order, along.visits, along.patterns, along.columns)
     values: list[Any] = [

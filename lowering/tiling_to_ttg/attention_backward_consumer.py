@@ -22,7 +22,6 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_visits import (
     KeyTile,
     Patterns,
     Visits,
-    own_tile,
     visits_of,
 )
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
@@ -30,9 +29,9 @@ from compilemask.lowering.tiling_to_ttg.builder import tma_layout
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer
 
 
-def run_consumer(frame: Frame, part: int) -> None:
+def run_consumer(frame: Frame, part: int, tile: KeyTile) -> None:
     """Visits all queries of all heads that read the key head, and stores the gradients."""
-    kb, tile = frame.kb, own_tile(frame, 4)
+    kb = frame.kb
     frame.keys_full.wait(0)
     clean_keys(frame, part, tile)
     before = State.first(frame, part)

@@ -59,11 +59,24 @@ def backward_kernel(
 
 @lru_cache(maxsize=64)
 def rows_kernel(
-    head_dim: int, dtype: torch.dtype, aligned: bool, with_grad_lse: bool, patch: Sequence[int] | None = None
+    head_dim: int,
+    dtype: torch.dtype,
+    aligned: bool,
+    with_grad_lse: bool,
+    patch: Sequence[int] | None = None,
+    clears_sums: bool = False,
 ) -> str:
     """Triton IR of the kernel that comes before the two sides."""
-    module = emit_rows(head_dim, ELEMENTS[dtype], aligned=aligned, with_grad_lse=with_grad_lse, patch=patch)
-    return print_generic(module)
+    return print_generic(
+        emit_rows(
+            head_dim,
+            ELEMENTS[dtype],
+            aligned=aligned,
+            with_grad_lse=with_grad_lse,
+            patch=patch,
+            clears_sums=clears_sums,
+        )
+    )
 
 
 def attention_backward_cuda(inputs: GradientInputs) -> Gradients:
@@ -105,21 +118,25 @@ def _launch_queries(
 
 
 def numbers_of_rows(
-    inputs: GradientInputs, grad: torch.Tensor, stored: int, grid: PatchGrid | None = None
+    inputs: GradientInputs,
+    grad: torch.Tensor,
+    stored: int,
+    grid: PatchGrid | None = None,
+    sums: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     """`shift` and `delta`, [B, Hq, stored] float32, of which the first Sq belong to queries; in patched order if given.
 
-    `grad` is the gradient of the output as kernels can read it.
+    `grad` is the gradient of the output as kernels can read it. `sums`, of the gradient of queries, are zeroed.
     """
     out, lse, grad_lse = readable(inputs.out), inputs.lse.contiguous(), inputs.grad_lse
     batch, heads, *_ = out.shape
     shape, stride = (batch, heads, stored), (heads * stored, stored, 1)
     shift, delta = (empty(shape, stride, torch.float32, out.device) for _ in range(2))
     given = (lse,) if grad_lse is None else (lse, grad_lse.float().contiguous())
-    addresses = [x.data_ptr() for x in (out, grad, *given, shift, delta)]
+    addresses = [x.data_ptr() for x in (out, grad, *given, shift, delta, *(() if sums is None else (sums,)))]
     starts_aligned = not (addresses[0] | addresses[1]) % ALIGNMENT
     form = (out.shape, out.stride(), grad.stride(), out.dtype, out.device)
-    plan = _rows_plan(*form, starts_aligned, grad_lse is not None, stored, grid)
+    plan = _rows_plan(*form, starts_aligned, grad_lse is not None, stored, grid, sums is not None)
     launch(plan.kernel, plan.grid, out.device, addresses + plan.numbers)
     return [shift, delta]
 
@@ -144,11 +161,12 @@ def _rows_plan(
     with_grad_lse: bool,
     stored: int,
     grid: PatchGrid | None,
+    clears_sums: bool,
 ) -> _RowsPlan:
     batch, heads, queries, head_dim = shape
     steps = strides_of(shape, stride) + strides_of(shape, grad_stride)
     aligned = starts_aligned and all(step * dtype.itemsize % ALIGNMENT == 0 for step in steps)
-    text = rows_kernel(head_dim, dtype, aligned, with_grad_lse, None if grid is None else grid.patch)
+    text = rows_kernel(head_dim, dtype, aligned, with_grad_lse, None if grid is None else grid.patch, clears_sums)
     numbers = [*steps, heads, queries, stored, *(() if grid is None else grid.geometry)]
     return _RowsPlan(kernel_for(text, device, Options(4)), (ceil_div(stored, ROWS), heads, batch), numbers)
 

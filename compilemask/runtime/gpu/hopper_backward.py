@@ -80,15 +80,16 @@ def gradients_by(plan: Plan, inputs: GradientInputs) -> Gradients:
     if plan.copies_gradient:
         grad_out = grad_out.clone(memory_format=torch.contiguous_format)
     grad_query, grad_key, grad_value = (empty(*form, query.dtype, plan.device) for form in plan.gradients)
-    numbers = numbers_of_rows(inputs, grad_out, plan.stored, plan.queries)
+    total = plan.total
+    sums = None if total is None else empty(*total.form, torch.float32, plan.device)
+    numbers = numbers_of_rows(inputs, grad_out, plan.stored, plan.queries, sums)
     tensors = (query, key, value, grad_out)
-    if plan.total is None:
+    if total is None or sums is None:
         plan.launch((*tensors, *numbers, grad_key, grad_value), inputs.transposed, inputs.scale)
         _launch_queries([*tensors, grad_query], numbers, inputs)
     else:
-        sums = torch.zeros(plan.total.shape, dtype=torch.float32, device=plan.device)
         plan.launch((*tensors, *numbers, sums, grad_key, grad_value), inputs.transposed, inputs.scale)
-        plan.total.launch(sums, grad_query, inputs.transposed, inputs.scale)
+        total.launch(sums, grad_query, inputs.transposed, inputs.scale)
     has_tables = any(inputs.wanted)
     tables = gradients_of_tensors(inputs, numbers[1][..., : query.shape[2]], []) if has_tables else []
     return Gradients(grad_query, grad_key, grad_value, tables)
@@ -111,7 +112,7 @@ class TotalPlan(NamedTuple):
 
     kernel: Kernel
     grid: Grid
-    shape: tuple[int, int]
+    form: Form
     """Of the sums: lines of the blocks of `sum_blocks.py`, in the order in which the kernel of keys reads queries."""
     numbers: tuple[int, ...]
 
@@ -192,7 +193,7 @@ def _plan(kind: Kind, grad_stride: Sequence[int], layout: Layout, config: Hopper
         _maps(value, kind.dtype, TILE, keys),
         _maps(grad_out, kind.dtype, config.queries, queries),
         *([(numbers, 0)],) * 2,
-        *(() if total is None else ([(_sum_maps(total.shape), 0)],)),
+        *(() if total is None else ([(_sum_maps(total.form), 0)],)),
         *(_maps(form, kind.dtype, ROWS, keys) for form in gradients[1:]),
     ]
     return Plan(
@@ -221,13 +222,13 @@ def _total_plan(kind: Kind, gradient: Form, places: int, stored: int, layout: La
     return TotalPlan(
         kernel=kernel_for(text, kind.device, Options(4)),
         grid=(ceil_div(places, TOTAL_ROWS), heads, batch),
-        shape=(batch * heads * blocks_of(stored, head_dim) * (WORDS // LINE), LINE),
+        form=_contiguous((batch * heads * blocks_of(stored, head_dim) * (WORDS // LINE), LINE)),
         numbers=(*strides_of(*gradient), heads, places, stored // SIDE, *geometry_of(layout)),
     )
 
 
-def _sum_maps(shape: tuple[int, int]) -> TensorMaps:
-    return TensorMaps(*_contiguous(shape), torch.float32, WORDS // LINE, LINE)
+def _sum_maps(form: Form) -> TensorMaps:
+    return TensorMaps(*form, torch.float32, WORDS // LINE, LINE)
 
 
 def _maps(form: Form, dtype: torch.dtype, rows: int, grid: PatchGrid | None) -> Sequence[tuple[TensorMaps, int]]:
