@@ -18,7 +18,7 @@ from compilemask.passes.legalize_triton import legalize
 from compilemask.runtime.gpu.hopper_backward import backward_binary
 from compilemask.runtime.gpu.target import parse_target
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
 CASES = [
     (128, torch.bfloat16, True),
     (64, torch.float16, True),
@@ -26,6 +26,10 @@ CASES = [
     (64, torch.bfloat16, False),
 ]
 INSTRUCTION_BYTES = 16
+MOST_SPILLS = 3
+"""Of a step: 22 to 28 in masked ones, once, cost 5 % of the time of masks of many partial tiles."""
+MOST_SPILLS_OF_39 = 35
+"""The same with Triton 3.9, of whose code ptxas makes more."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,17 +37,26 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
 
 
-def steps(code: list[str], products: int) -> list[list[str]]:
-    """Bodies of the innermost loops with so many instructions of products."""
-    bodies: dict[int, list[str]] = {}
+def steps(code: list[str]) -> dict[int, list[list[str]]]:
+    """Bodies of the innermost loops with products, by how many instructions of products they have."""
+
+    def products(loop: range) -> int:
+        return sum("HGMMA" in line for line in code[loop.start : loop.stop])
+
+    loops: list[range] = []
     for end, instruction in enumerate(code):
-        found = re.search(r"BRA\S* .*0x([0-9a-f]+)", instruction)
-        start = int(found[1], 16) // INSTRUCTION_BYTES if found else end
-        of_products = [index for index in range(start, end) if "HGMMA" in code[index]]
-        if len(of_products) == products:
-            shortest = bodies.setdefault(of_products[0], code[start:end])
-            bodies[of_products[0]] = min(shortest, code[start:end], key=len)
-    return list(bodies.values())
+        branch = re.search(r"BRA\S* .*0x([0-9a-f]+)", instruction)
+        # Behind everything lie the ends of waits: they try once more, branch back to that, or to where the wait was.
+        if branch and "BRA" not in code[end - 1]:
+            loops.append(range(int(branch[1], 16) // INSTRUCTION_BYTES, end))
+    innermost: list[range] = []
+    for loop in sorted((loop for loop in loops if products(loop)), key=len):
+        if not any(loop.start < other.stop and other.start < loop.stop for other in innermost):
+            innermost.append(loop)
+    bodies: dict[int, list[list[str]]] = {}
+    for loop in innermost:
+        bodies.setdefault(products(loop), []).append(code[loop.start : loop.stop])
+    return bodies
 
 
 def check_steps(code: list[str], head_dim: int, config: HopperBackwardConfig) -> None:
@@ -51,13 +64,16 @@ def check_steps(code: list[str], head_dim: int, config: HopperBackwardConfig) ->
     # Scores and rises are products over D, values and keys over the queries, queries over the keys.
     full = 2 * head_dim // 16 + 2 * config.queries // 16 + (TILE // 16 if config.sums_queries else 0)
     # A masked step multiplies keys, or the next step's scores, in a second place too, for warpgroups that pass by, and
-    # halves with twice as many products over D. It may be in a loop more than once: with the first scores of full steps
-    # behind it.
+    # halves with twice as many products over D.
     masked = full + (TILE // 16 if config.sums_queries else head_dim // 16)
     if config.sums_queries and config.queries == TILE:
         masked += 2 * head_dim // 16
-    assert len(steps(code, full)) == 2
-    assert len(steps(code, masked)) >= 2
+    bodies = steps(code)
+    assert {count: len(found) for count, found in bodies.items()} == {full: 2, masked: 2}
+    for body in [*bodies[full], *bodies[masked]]:
+        spills = sum("LDL" in line or "STL" in line for line in body)
+        most = MOST_SPILLS_OF_39 if triton.__version__.startswith("3.9") else MOST_SPILLS
+        assert spills <= most, f"{spills} registers are spilled in a step"
 
 
 @pytest.mark.parametrize(("head_dim", "dtype", "sums_queries"), CASES)
@@ -84,8 +100,6 @@ def test_kernel(head_dim: int, dtype: torch.dtype, sums_queries: bool, tmp_path:
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_ptxas_serializes_nothing(head_dim: int, sums_queries: bool, tmp_path: Path) -> None:
     """It warns with C7510 to C7515 where it gives up asynchronous products."""
-    import triton
-
     element = ELEMENT[torch.bfloat16]
     module = emit_backward(head_dim, element, HopperBackwardConfig.choose(head_dim, element, sums_queries=sums_queries))
     path, ptx = tmp_path / "kernel.ttgir", tmp_path / "kernel.ptx"

@@ -44,15 +44,11 @@ def test_kernel(head_dim: int, dtype: torch.dtype, tmp_path: Path) -> None:
     # Scores and rises are products over D, queries one over the keys; each 16 deep. Masked and full, in two warpgroups;
     # warpgroups that pass by a masked step may begin the next step's scores.
     full = 2 * head_dim // 16 + config.keys // 16
-    if config.scores_ahead:
-        bodies = steps(code, full)
-        masked = steps(code, full + head_dim // 16)
-        assert len(bodies) == 2
-        assert len(masked) >= 2
-        bodies += masked
-    else:
-        bodies = steps(code, full)
-        assert len(bodies) == 4
+    found = steps(code)
+    assert {count: len(some) for count, some in found.items()} == (
+        {full: 2, full + head_dim // 16: 2} if config.scores_ahead else {full: 4}
+    )
+    bodies = [body for some in found.values() for body in some]
     # A number that a tile needs once may lie in memory.
     spills = [sum("LDL" in line or "STL" in line for line in body) for body in (code, *bodies)]
     assert spills[0] <= 4

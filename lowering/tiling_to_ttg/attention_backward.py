@@ -18,7 +18,6 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_config import Ahead, 
 from compilemask.lowering.tiling_to_ttg.attention_backward_consumer import run_consumer
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import kernel_arguments, open_frame
 from compilemask.lowering.tiling_to_ttg.attention_backward_producer import run_producer
-from compilemask.lowering.tiling_to_ttg.attention_backward_visits import own_tile
 from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, SHARED_MEMORY, check_supported
 from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder
 
@@ -35,15 +34,13 @@ def emit_backward(head_dim: int, element_type: AnyFloat, config: HopperBackwardC
     if config.sums_queries and config.queries * head_dim != CONSUMERS * ROWS * ROWS:
         raise LoweringError(f"{config.queries} x {head_dim} sums of queries are not one block for each warpgroup")
     kb = GpuKernelBuilder(NAME, kernel_arguments(config))
-    # Read before warps part, who would all wait for it, each by itself, and beside the preparation of barriers.
-    tile = own_tile(kb)
     frame = open_frame(kb, head_dim, element_type, config)
     with kb.warp_specialize() as roles:
         with roles.default():
-            run_consumer(frame, 0, tile)
+            run_consumer(frame, 0)
         for part in range(1, CONSUMERS):
             with roles.partition(4, config.consumer_registers):
-                run_consumer(frame, part, tile)
+                run_consumer(frame, part)
         with roles.partition(1, config.producer_registers):
-            run_producer(frame, tile)
+            run_producer(frame)
     return kb.finish()

@@ -22,6 +22,7 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_visits import (
     KeyTile,
     Patterns,
     Visits,
+    own_tile,
     visits_of,
 )
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
@@ -29,9 +30,9 @@ from compilemask.lowering.tiling_to_ttg.builder import tma_layout
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer
 
 
-def run_consumer(frame: Frame, part: int, tile: KeyTile) -> None:
+def run_consumer(frame: Frame, part: int) -> None:
     """Visits all queries of all heads that read the key head, and stores the gradients."""
-    kb = frame.kb
+    kb, tile = frame.kb, own_tile(frame, 4)
     frame.keys_full.wait(0)
     clean_keys(frame, part, tile)
     before = State.first(frame, part)

@@ -10,13 +10,13 @@ from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_config import Ahead
 from compilemask.lowering.tiling_to_ttg.attention_backward_end import let_end, let_read_again
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
-from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, visits_of
+from compilemask.lowering.tiling_to_ttg.attention_backward_visits import own_tile, visits_of
 from compilemask.lowering.tiling_to_ttg.attention_config import TILE
 
 
-def run_producer(frame: Frame, tile: KeyTile) -> None:
+def run_producer(frame: Frame) -> None:
     """Copies what the program needs."""
-    kb = frame.kb
+    kb, tile = frame.kb, own_tile(frame, 1)
     frame.keys_full.expect(frame.key.map.bytes + frame.value.map.bytes)
     box = frame.keys.box(*tile.batch_and_head(frame), tile.number * TILE)
     for source in (frame.key, frame.value):

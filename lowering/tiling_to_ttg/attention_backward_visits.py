@@ -11,7 +11,6 @@ from typing import NamedTuple
 from xdsl.dialects.builtin import i32
 
 from compilemask.dialects.triton.layouts import SliceLayout
-from compilemask.dialects.triton.ttg_specialize import WARPGROUP
 from compilemask.lowering.descriptor_layout import ORDER_WORDS, TILE_WORDS
 from compilemask.lowering.tiling_to_tt.attention_backward_frame import mask_of_head
 from compilemask.lowering.tiling_to_tt.builder import Value
@@ -20,7 +19,7 @@ from compilemask.lowering.tiling_to_ttg.attention_bits import lanes_of, octets_s
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.attention_frame import PATTERN_WORDS
 from compilemask.lowering.tiling_to_ttg.attention_order import own_place
-from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, slice_of
+from compilemask.lowering.tiling_to_ttg.builder import slice_of
 
 SURELY_SEEN = 7
 """The word of a tile's record that counts rows which see their own position."""
@@ -34,10 +33,6 @@ class KeyTile(NamedTuple):
     number: Value
     head: Value
     """Batch times key heads plus key head."""
-    first_pair: Value
-    n_partial: Value
-    n_runs: Value
-    """Of its visits in the first query head that reads the key head, as in its record."""
 
     def batch_and_head(self, frame: Frame) -> tuple[Value, Value]:
         """Batch and key head."""
@@ -81,14 +76,14 @@ class Visits(NamedTuple):
         return first, second
 
 
-def own_tile(kb: GpuKernelBuilder) -> KeyTile:
+def own_tile(frame: Frame, num_warps: int) -> KeyTile:
     """The tile of this program, of one head behind the other; but the long tiles of all heads come first."""
+    kb = frame.kb
     tiles = kb.arg("key_tiles")
-    rank, head = own_place(kb, tiles, WARPGROUP)
+    rank, head = own_place(kb, tiles, num_warps)
     first = mask_of_head(kb, head * kb.arg("group")) * tiles
-    record = kb.arg("order") + (first + rank) * ORDER_WORDS
-    index, *visits = (kb.load(record + word) for word in range(4))
-    return KeyTile(index.named("key_tile"), head, *visits)
+    index = kb.load(kb.arg("order") + (first + rank) * ORDER_WORDS)
+    return KeyTile(index.named("key_tile"), head)
 
 
 def visits_of(frame: Frame, tile: KeyTile, member: Value) -> Visits:
@@ -97,9 +92,7 @@ def visits_of(frame: Frame, tile: KeyTile, member: Value) -> Visits:
     head = tile.head * kb.arg("group") + member
     first = mask_of_head(kb, head) * kb.arg("key_tiles")
     record = kb.arg("tiles") + (first + tile.number) * TILE_WORDS
-    known = (tile.first_pair, tile.n_partial, tile.n_runs)
-    # What is known need not be waited for.
-    first_pair, n_partial, n_runs = (kb.load(record + i, member > 0, word) for i, word in enumerate(known))
+    first_pair, n_partial, n_runs = (kb.load(record + word) for word in range(3))
     return Visits(
         head,
         kb.arg("visits") + first_pair * 2,
