@@ -34,7 +34,7 @@ milliseconds over rounds in which all implementations take turns in shuffled ord
 graph (a plain call where a graph cannot be captured) behind an overwritten L2 cache. A factor says how many times as
 long the peer takes: above 1, this project is faster. TFLOP/s count visible pairs only. `fa4` is FlashAttention 4
 alone and `cudnn` is cuDNN's attention, both for causal masks only; `flex-fa4` and `flex-triton` are FlexAttention's
-backends. What is compared was measured in one run; only cuDNN's times are of another run of the same day.
+backends. What is compared was measured in one run.
 """
 BACKWARD = """\
 All gradients, from the saved output on; plain calls, as peers cannot be captured. CLEAR lies in raster order and its
