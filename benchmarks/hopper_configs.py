@@ -92,7 +92,7 @@ def time_variants(
         launch = prepare_launch(q, k, v, out, lse, descriptors[config.rows], scale, config)
         if together is not None:
             together = min(together, heads)
-            launch.arguments[-3:-1] = [together, together * descriptors[config.rows].layout.query_tiles]
+            launch.arguments[-3:-1] = [together, together]
         out.fill_(float("nan"))
         launch()
         error = ((out.float() - reference).norm() / reference.norm()).item()

@@ -70,7 +70,7 @@ def run(
         *counter,
         *(heads, heads // k.shape[1], layout.queries, layout.keys, layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
-        *(batch * heads, heads_together, heads_together * layout.query_tiles),
+        *(batch * heads, heads_together, max(heads_together // 2, 1)),
         scale,
     ]
     names = [argument.name for argument in kernel_arguments(config)]

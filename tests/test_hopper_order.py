@@ -23,16 +23,17 @@ POINTER = PointerType(i32, 1)
 
 def places(tiles: int, heads: int, together: int, full: list[int] | None = None) -> list[tuple[int, int]]:
     """Rank and head of each position; `full` counts the tiles that those of a rank visit."""
-    kb = GpuKernelBuilder("order", [Arg("order", POINTER), Arg("found", POINTER), *(Arg(n, i32) for n in "nhtg")])
-    order = Order(*(kb.arg(name) for name in "htg"))
+    kb = GpuKernelBuilder("order", [Arg("order", POINTER), Arg("found", POINTER), *(Arg(n, i32) for n in "nht")])
+    tiles_of_head = kb.arg("n")
+    order = Order(kb.arg("h"), kb.arg("t"), tiles_of_head, long_tiles(kb, tiles_of_head, 4))
     position = kb.program_id(0)
-    rank, head = order.place(kb, position, None if full is None else long_tiles(kb, kb.arg("n"), 4))
+    rank, head = order.place(kb, position)
     kb.store(kb.arg("found") + position * 2, rank)
     kb.store(kb.arg("found") + position * 2 + 1, head)
     records = np.zeros((tiles, 8), np.int32)
     records[:, 4] = 0 if full is None else full
     found = np.full((heads * tiles, 2), -1, np.int32)
-    sizes = dict(zip("nhtg", (tiles, heads, together, together * tiles), strict=True))
+    sizes = dict(zip("nht", (tiles, heads, together), strict=True))
     arguments = {"order": records.reshape(-1), "found": found.reshape(-1), **sizes}
     run_kernel(kb.finish(), heads * tiles, arguments, seed=0)
     return [(int(rank), int(head)) for rank, head in found]
@@ -40,6 +41,22 @@ def places(tiles: int, heads: int, together: int, full: list[int] | None = None)
 
 def test_groups_of_heads_and_longest_tiles_first() -> None:
     assert places(2, 3, 2) == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize(("partial", "full", "expected"), [(1, 31, 8), (2, 9, 4), (0, 15, 8), (0, 14, 4), (64, 0, 8)])
+def test_fewer_heads_together_for_sparse_masks(partial: int, full: int, expected: int) -> None:
+    """Of 8192 keys; a quarter of them is 160 + 15 / 4 in costs of full tiles of 10."""
+    names = ("query_tiles", "keys", "all_heads", "heads_together", "sparse_heads_together")
+    kb = GpuKernelBuilder("order", [Arg("order", POINTER), Arg("found", POINTER), *(Arg(name, i32) for name in names)])
+    order = Order.of_queries(kb, 4)
+    assert not isinstance(order.together, int)
+    kb.store(kb.arg("found"), order.together)
+    records, found = np.zeros((3, 8), np.int32), np.zeros(1, np.int32)
+    records[:, 4] = 64, full, 0
+    records[1, 2] = partial
+    sizes = dict(zip(names, (3, 8192, 16, 8, 4), strict=True))
+    run_kernel(kb.finish(), 1, {"order": records.reshape(-1), "found": found, **sizes}, seed=0)
+    assert found[0] == expected
 
 
 @pytest.mark.parametrize("seed", range(5))

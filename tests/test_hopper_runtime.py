@@ -262,7 +262,7 @@ def test_arguments_of_a_launch(fake: Driver, schedule: Schedule, monkeypatch: py
     base = descriptor.buffer.data_ptr()
     assert ctypes.c_uint64.from_address(at["visits"]).value == base + 4 * descriptor.layout.visits
     numbers = [ctypes.c_int32.from_address(at[name]).value for name in names[-11:-1]]
-    assert numbers == [6, 2, 300, 500, 3, 0, 0, 12, 12, 36]
+    assert numbers == [6, 2, 300, 500, 3, 0, 0, 12, 12, 12]
     assert ctypes.c_float.from_address(at["scale"]).value == 0.5
     if schedule is Schedule.ATOMIC:
         assert ctypes.c_uint64.from_address(at["counter"]).value == counter.data_ptr()
@@ -365,10 +365,12 @@ def test_builds_are_kept_by_what_decides_them(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_heads_that_share_the_cache() -> None:
-    assert heads_together((1, 8, 32768, 128), 2, 8, 8) == 2
-    assert heads_together((1, 8, 32768, 128), 2, 32, 32) == 8
-    assert heads_together((1, 8, 1000, 128), 2, 16, 16) == 16
-    assert heads_together((1, 1, 10**6, 128), 2, 4, 4) == 4
+    assert heads_together((1, 16, 8192, 128), 2, 8192, 16, 16) == (8, 4)
+    assert heads_together((1, 8, 32768, 128), 2, 32768, 8, 8) == (2, 2)
+    assert heads_together((1, 8, 32768, 128), 2, 32768, 32, 32) == (8, 8)
+    assert heads_together((1, 8, 1000, 128), 2, 1000, 16, 16) == (16, 16)
+    assert heads_together((1, 8, 8192, 128), 2, 16, 32, 32) == (32, 32)
+    assert heads_together((1, 1, 10**6, 128), 2, 10**6, 4, 4) == (4, 4)
 
 
 def test_which_inputs_take_the_hopper_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

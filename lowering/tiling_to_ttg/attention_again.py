@@ -26,7 +26,7 @@ from compilemask.lowering.tiling_to_ttg.attention_consumer import (
 from compilemask.lowering.tiling_to_ttg.attention_epilogue import Finish, store_rows
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_inexact import Lists, next_position, parts_of, take_off
-from compilemask.lowering.tiling_to_ttg.attention_order import long_tiles
+from compilemask.lowering.tiling_to_ttg.attention_order import Order
 from compilemask.lowering.tiling_to_ttg.attention_producer import name_tile, produce
 from compilemask.lowering.tiling_to_ttg.attention_schedule import Pass, clean_values, each_tile
 from compilemask.lowering.tiling_to_ttg.attention_score import Scoring
@@ -53,13 +53,13 @@ def produce_again(frame: Frame, lists: Lists) -> None:
     if only is not None:
         produce(frame, only.without_faults(frame), lists.progress)
         return
-    long = long_tiles(kb, kb.arg("query_tiles"), 1)
+    order = Order.of_queries(kb, 1)
     with kb.while_loop([*lists.heads, *lists.progress]) as loop:
         with loop.condition() as values:
             loop.continue_if(next_position(frame, values[:count]) >= 0, *values)
         with loop.body() as values:
             heads, progress = values[:count], Progress(*values[count:])
-            tile = tile_at(kb, frame.config, next_position(frame, heads), long)
+            tile = tile_at(kb, frame.config, next_position(frame, heads), order)
             behind = take_off(frame, heads, tile)
             tile = tile._replace(parts=parts_of(frame, heads, tile))
             name_tile(frame, tile, progress, FIRST_PASS_RECORDS)

@@ -40,10 +40,10 @@ SIZES = (
     "mask_head_stride",
     "all_heads",
     "heads_together",
-    "tiles_together",
+    "sparse_heads_together",
 )
-"""`all_heads` counts the query heads of all batches; `heads_together` of them, which have `tiles_together` tiles, are
-computed before the next ones."""
+"""`all_heads` counts the query heads of all batches; `heads_together` of them are computed before the next ones, or
+`sparse_heads_together` if the mask is sparse."""
 
 
 def kernel_arguments(config: HopperConfig) -> list[Arg]:

@@ -19,7 +19,7 @@ from compilemask.lowering.tiling_to_ttg.attention_consumer import Turns, consume
 from compilemask.lowering.tiling_to_ttg.attention_epilogue import End, Finish, store, store_if_exact
 from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_inexact import publish
-from compilemask.lowering.tiling_to_ttg.attention_order import long_tiles
+from compilemask.lowering.tiling_to_ttg.attention_order import Order
 from compilemask.lowering.tiling_to_ttg.attention_producer import begin_tile, name_tile, produce
 from compilemask.lowering.tiling_to_ttg.attention_tile import Progress, Tile, read_record, tile_at, write_record
 
@@ -49,10 +49,10 @@ def run_producer(frame: Frame, only: Tile | None) -> None:
     if only is not None:
         produce(frame, only.without_faults(frame), _beginning(frame))
         return
-    count, long = kb.arg("all_heads") * kb.arg("query_tiles"), long_tiles(kb, kb.arg("query_tiles"), 1)
+    count, order = kb.arg("all_heads") * kb.arg("query_tiles"), Order.of_queries(kb, 1)
 
     def read(position: Value) -> Tile:
-        return tile_at(kb, frame.config, position, long).with_patterns(frame)
+        return tile_at(kb, frame.config, position, order).with_patterns(frame)
 
     first = kb.program_id(0)
     with kb.while_loop([first, *_beginning(frame), *read(first)]) as loop:

@@ -101,14 +101,13 @@ class Progress(NamedTuple):
         return Progress(self.tiles + 1, self.visits + tile.visits(frame), self.cleaned + tile.cleaned(frame))
 
 
-def tile_at(kb: GpuKernelBuilder, config: HopperConfig, position: Value, long: Value | None = None) -> Tile:
-    """Reads the tile at a position of the launch order, 0 <= position < all_heads * query_tiles, which so many `long`
-    tiles of each head begin (`attention_order.py`).
+def tile_at(kb: GpuKernelBuilder, config: HopperConfig, position: Value, order: Order | None = None) -> Tile:
+    """Reads the tile at a position of the launch order, 0 <= position < all_heads * query_tiles; persistent programs
+    know the `order`.
     """
     query_tiles, heads = kb.arg("query_tiles"), kb.arg("all_heads")
-    if config.is_persistent:
-        order = Order(heads, kb.arg("heads_together"), kb.arg("tiles_together"))
-        rank, head = order.place(kb, position, long)
+    if order is not None:
+        rank, head = order.place(kb, position)
     else:
         # All run at once, or nearly so: groups would change nothing, and take time.
         rank, head = kb.trunc_div(position, heads), kb.trunc_rem(position, heads)

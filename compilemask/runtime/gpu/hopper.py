@@ -306,7 +306,6 @@ def _plan(kind: Kind, layout: Layout, config: HopperConfig, score: str = "") -> 
     batch, heads, queries, head_dim = kind.query_shape
     key_heads, device = kind.key_shape[1], kind.device
     all_heads = batch * heads
-    together = heads_together(kind.key_shape, kind.dtype.itemsize, heads, all_heads)
     tiles = layout.query_tiles * all_heads
     out_shape, out_stride = tuple(kind.query_shape), (heads * queries * head_dim, queries * head_dim, head_dim, 1)
     tensors = (
@@ -319,7 +318,7 @@ def _plan(kind: Kind, layout: Layout, config: HopperConfig, score: str = "") -> 
     numbers = (
         *(heads, heads // key_heads, layout.queries, layout.keys, layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
-        *(all_heads, together, together * layout.query_tiles),
+        *(all_heads, *heads_together(kind.key_shape, kind.dtype.itemsize, queries, heads, all_heads)),
         *geometry_of(layout),
     )
     return Plan(
@@ -362,12 +361,17 @@ def prepare_launch(
     return Launch(plan.kernel, plan.programs, arguments, plan.device, counter)
 
 
-def heads_together(key_shape: Sequence[int], size: int, heads: int, all_heads: int) -> int:
-    """Query heads whose keys and values, elements of so many bytes, fit the L2 cache: a power of two of key heads."""
-    bytes_per_head = 2 * key_shape[2] * key_shape[3] * size
-    key_heads = max(CACHED_BYTES // bytes_per_head, 1)
-    power = 1 << (key_heads.bit_length() - 1)
-    return min(all_heads, power * (heads // key_shape[1]))
+def heads_together(key_shape: Sequence[int], size: int, queries: int, heads: int, all_heads: int) -> tuple[int, int]:
+    """Query heads whose keys and values, elements of so many bytes, fit the L2 cache, and, for sparse masks, those
+    whose queries and outputs fit it too, or of two key heads. Of key heads both are powers of two.
+    """
+    group, row = heads // key_shape[1], key_shape[3] * size
+    keys = 2 * key_shape[2] * row
+    fitting, sparse = (
+        1 << (max(CACHED_BYTES // needed, 1).bit_length() - 1) for needed in (keys, keys + 2 * queries * group * row)
+    )
+    sparse = min(max(sparse, 2), fitting)
+    return min(all_heads, fitting * group), min(all_heads, sparse * group)
 
 
 # ---------------------------------------------------------------- kernels
