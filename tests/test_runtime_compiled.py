@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
+import subprocess
+import sys
 import tempfile
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,9 +21,14 @@ import compilemask
 from compilemask.errors import DeviceError, DTypeError, MaskError, ShapeError, TargetError
 from compilemask.language.text import parse_module
 from compilemask.runtime import attention, compile
+from compilemask.runtime.compiled import Compiled, compiled_of
 from compilemask.runtime.gpu.compile_kernel import Source
 from compilemask.runtime.parameters import Parameter, on_device
 from compilemask.runtime.program import Program, load_kernels
+
+
+def pickled(compiled: Compiled) -> Compiled:
+    return pickle.loads(pickle.dumps(compiled))
 
 
 def test_masks_of_one_structure_share_a_program() -> None:
@@ -46,6 +57,44 @@ def test_kernels_of_a_mask_and_its_transpose_are_compiled_together(monkeypatch: 
     for program in (own, own.transposed):
         names = ("count", "fill", "patterns")
         assert list(program.loaded(device).items()) == [(name, f"{name} None {program.key}") for name in names]
+
+
+@pytest.mark.parametrize("made_by", [pickled, copy.copy, copy.deepcopy])
+def test_copies(made_by: Callable[[Compiled], Compiled]) -> None:
+    """Before and after use, and of what was made from a mask: another object by another handle."""
+    inputs = random_inputs(1, 1, 1, 60, 60, 16, torch.float32)
+    mask = compilemask.document([0, 20, 60]) & compilemask.where(lambda q, kv: kv % 2 == q % 2)
+    original = compile(mask).bind()
+    expected = attention(*inputs, mask=mask)
+    for _ in range(2):
+        for compiled in (original, original.transposed):
+            made = made_by(compiled)
+            assert made.handle != compiled.handle
+            assert compiled_of(made.handle) is made
+            assert made.program is compiled.program
+            assert made.batch_shape == compiled.batch_shape
+            assert torch.equal(made.descriptor(60).buffer, compiled.descriptor(60).buffer)
+        assert torch.equal(attention(*inputs, mask=made_by(original)), expected)
+    for program in (original.program.in_tiles_of(64), original.program.in_tiles_of(192).transposed):
+        assert pickle.loads(pickle.dumps(program)) is program
+
+
+def test_a_copy_in_another_process(tmp_path: Path) -> None:
+    """There, handles of this process name other masks."""
+    (tmp_path / "mask").write_bytes(pickle.dumps(compile(compilemask.causal()).bind()))
+    text = """
+        import pickle, sys, compilemask, torch
+        others = [compilemask.compile(compilemask.window(n)).bind() for n in range(1, 50)]
+        with open(sys.argv[1], "rb") as file:
+            mask = pickle.load(file)
+        attend = torch.compile(lambda x: compilemask.attention(x, x, x, mask=mask), fullgraph=True, backend="eager")
+        x = torch.randn(1, 1, 40, 16)
+        assert torch.equal(attend(x), compilemask.attention(x, x, x, mask=compilemask.causal()))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text), tmp_path / "mask"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_bind() -> None:

@@ -56,6 +56,10 @@ class Compiled:
         self._is_constant = not any(parameter.is_table for parameter in parameters)
         """Whether a descriptor depends on host integers alone."""
 
+    def __reduce__(self) -> tuple[type[Compiled], tuple[object, ...]]:
+        """A copy has a handle of its own: in another process that of this object names another one."""
+        return Compiled, (self.program, self.parameters, self.limits)
+
     # ---- values ----
 
     def bind(self, mask: Mask | None = None, /, **values: object) -> Compiled:

@@ -14,10 +14,12 @@ import torch
 from xdsl.dialects.arith import AddiOp, ConstantOp
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
+from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from compilemask.dialects import interval, mask, tiling
+from compilemask.dialects.registry import make_context
 from compilemask.dialects.semantics import interval as interval_semantics
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.errors import MaskError, ShapeError
@@ -31,6 +33,7 @@ from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
 from compilemask.lowering.visited_tiles import most_partial_tiles
 from compilemask.passes.interval_patch import extra_arguments
 from compilemask.passes.mask_transpose import transposed
+from compilemask.passes.observers import printed
 from compilemask.runtime.cpu import build_cpu, build_cpu_jit
 from compilemask.runtime.cpu.host_code import HostFunction
 from compilemask.runtime.cpu.row_intervals import IntervalSet
@@ -83,7 +86,15 @@ class Program:
         self._seconds_of_builds = 0.0
         self._unpatched: Program | None = None
         """The program in raster order that this one is in patches of."""
+        self._origin: tuple[Program, str, *tuple[object, ...]] | None = None
+        """The program that this one is a variant of, the name of what made it, and what that was given."""
         self._variants: dict[int | PatchShapes, Program] = {}
+
+    def __reduce__(self) -> tuple[Callable[..., Program], tuple[object, ...]]:
+        """Copied and pickled as text, without kernels: a copy is the program of this structure where it arrives."""
+        if self._origin is not None:
+            return _variant, self._origin
+        return _program_of_text, (self.key, printed(self.mask_module), self.passes)
 
     @cached_property
     def name(self) -> str:
@@ -98,14 +109,18 @@ class Program:
     @cached_property
     def transposed(self) -> Program:
         """The program of the transposed mask, whose rows are keys."""
-        return Program(f"transposed {self.key}", transposed(self.mask_module), self.passes)
+        program = Program(f"transposed {self.key}", transposed(self.mask_module), self.passes)
+        program._origin = self, "transposed"
+        return program
 
     def in_tiles_of(self, rows: int) -> Program:
         """The program whose query tiles have so many rows."""
         if rows == self.rows:
             return self
         if rows not in self._variants:
-            self._variants[rows] = Program(f"{self.key} in tiles of {rows} rows", self.mask_module, self.passes, rows)
+            key = f"{self.key} in tiles of {rows} rows"
+            variant = self._variants[rows] = Program(key, self.mask_module, self.passes, rows)
+            variant._origin = self, "in_tiles_of", rows
         return self._variants[rows]
 
     def in_patches(self, patches: PatchShapes) -> Program:
@@ -114,6 +129,7 @@ class Program:
             key = f"{self.key} in patches of {patches}"
             variant = self._variants[patches] = Program(key, self.mask_module, self.passes, patches=patches)
             variant._unpatched = self
+            variant._origin = self, "in_patches", patches
         return self._variants[patches]
 
     # ---- levels ----
@@ -442,6 +458,15 @@ def program_for(key: str, module: Callable[[], ModuleOp], passes: str | None = N
                 _programs.popitem(last=False)
         _programs.move_to_end(known)
         return program
+
+
+def _program_of_text(key: str, text: str, passes: str | None) -> Program:
+    return program_for(key, lambda: Parser(make_context(), text).parse_module(), passes)
+
+
+def _variant(program: Program, name: str, *given: object) -> Program:
+    made = getattr(program, name)
+    return made(*given) if given else made
 
 
 def forget_programs() -> None:
