@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,6 +160,33 @@ def test_export() -> None:
     program = torch.export.export(layer, (q, k, v), dynamic_shapes=({0: batch}, {0: batch}, {0: batch}))
     more = random_inputs(5, 4, 2, 100, 100, 16)
     assert torch.equal(program.module()(*more), layer(*more))
+
+
+class MaskedLayer(torch.nn.Module):
+    """Attention by a compiled mask that the module holds."""
+
+    def __init__(self, mask: cm.Compiled) -> None:
+        super().__init__()
+        self.mask = mask
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return cm.attention(x, x, x, self.mask)
+
+
+def test_a_saved_graph_takes_no_mask_of_another_process(tmp_path: Path) -> None:
+    layer, x = MaskedLayer(cm.compile(cm.causal())), torch.randn(1, 1, 40, 16)
+    program = torch.export.export(layer, (x,))
+    assert torch.equal(program.module()(x), layer(x))
+    torch.export.save(program, tmp_path / "program.pt2")
+    text = """
+        import sys, compilemask, torch
+        others = [compilemask.compile(compilemask.window(n)) for n in range(1, 50)]
+        torch.export.load(sys.argv[1]).module()(torch.randn(1, 1, 40, 16))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(text), tmp_path / "program.pt2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "MaskError: the compiled mask of a graph is no more, or in another process" in done.stderr
 
 
 # ---- torch.func ----

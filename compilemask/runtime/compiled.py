@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import count
 from typing import Literal, cast, overload
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -50,7 +50,7 @@ class Compiled:
         self.batch_shape = batch_shape(parameters)
         """(B, H) of the masks; 1 where all batches or heads share one."""
         self.tables = [parameter.value for parameter in parameters if isinstance(parameter.value, torch.Tensor)]
-        self.handle = next(_handles)
+        self.handle = secrets.randbits(HANDLE_BITS)
         """Names this object where no Python object can stand (`compiled_of`)."""
         _by_handle[self.handle] = self
         self._is_constant = not any(parameter.is_table for parameter in parameters)
@@ -323,7 +323,9 @@ class Compiled:
         return f"Compiled(@{self.name}, {values})"
 
 
-_handles = count(1)
+HANDLE_BITS = 56
+"""Of handles, which are random: graphs are saved and sent to other processes, where a number of theirs must not be that
+of another mask."""
 _by_handle: WeakValueDictionary[int, Compiled] = WeakValueDictionary()
 
 

@@ -28,7 +28,10 @@ def _descriptor(
 ) -> list[torch.Tensor]:
     known = compiled_of(compiled)
     if known is None:
-        raise MaskError("the compiled mask is no more: keep it for as long as its graph runs")
+        raise MaskError(
+            "the compiled mask of a graph is no more, or in another process: keep it for as long as its graph runs, "
+            "and save graphs that attend by a descriptor"
+        )
     descriptor = known.with_tables(tables).descriptor(queries, keys, device, gradient=gradient)
     # What an operator returns belongs to its graph, and descriptors without tables are kept for others.
     return descriptor.tensors if tables else [x.clone() for x in descriptor.tensors]
