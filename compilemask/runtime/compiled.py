@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-import secrets
+import os
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -50,7 +51,7 @@ class Compiled:
         self.batch_shape = batch_shape(parameters)
         """(B, H) of the masks; 1 where all batches or heads share one."""
         self.tables = [parameter.value for parameter in parameters if isinstance(parameter.value, torch.Tensor)]
-        self.handle = secrets.randbits(HANDLE_BITS)
+        self.handle = _random.getrandbits(HANDLE_BITS)
         """Names this object where no Python object can stand (`compiled_of`)."""
         _by_handle[self.handle] = self
         self._is_constant = not any(parameter.is_table for parameter in parameters)
@@ -326,6 +327,8 @@ class Compiled:
 HANDLE_BITS = 56
 """Of handles, which are random: graphs are saved and sent to other processes, where a number of theirs must not be that
 of another mask."""
+_random = random.Random()
+os.register_at_fork(after_in_child=_random.seed)
 _by_handle: WeakValueDictionary[int, Compiled] = WeakValueDictionary()
 
 

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
+from operator import attrgetter, methodcaller
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -84,16 +85,15 @@ class Program:
         and the length of the sequence stand behind those of the mask then, and lengths are those of patched order.
         """
         self._seconds_of_builds = 0.0
-        self._unpatched: Program | None = None
-        """The program in raster order that this one is in patches of."""
-        self._origin: tuple[Program, str, *tuple[object, ...]] | None = None
-        """The program that this one is a variant of, the name of what made it, and what that was given."""
+        self._origin: tuple[Callable[[Program], Program], Program] | None = None
+        """What makes this program of the one that it is a variant of."""
         self._variants: dict[int | PatchShapes, Program] = {}
 
     def __reduce__(self) -> tuple[Callable[..., Program], tuple[object, ...]]:
         """Copied and pickled as text, without kernels: a copy is the program of this structure where it arrives."""
         if self._origin is not None:
-            return _variant, self._origin
+            make, origin = self._origin
+            return make, (origin,)
         return _program_of_text, (self.key, printed(self.mask_module), self.passes)
 
     @cached_property
@@ -110,7 +110,7 @@ class Program:
     def transposed(self) -> Program:
         """The program of the transposed mask, whose rows are keys."""
         program = Program(f"transposed {self.key}", transposed(self.mask_module), self.passes)
-        program._origin = self, "transposed"
+        program._origin = attrgetter("transposed"), self
         return program
 
     def in_tiles_of(self, rows: int) -> Program:
@@ -120,7 +120,7 @@ class Program:
         if rows not in self._variants:
             key = f"{self.key} in tiles of {rows} rows"
             variant = self._variants[rows] = Program(key, self.mask_module, self.passes, rows)
-            variant._origin = self, "in_tiles_of", rows
+            variant._origin = methodcaller("in_tiles_of", rows), self
         return self._variants[rows]
 
     def in_patches(self, patches: PatchShapes) -> Program:
@@ -128,8 +128,7 @@ class Program:
         if patches not in self._variants:
             key = f"{self.key} in patches of {patches}"
             variant = self._variants[patches] = Program(key, self.mask_module, self.passes, patches=patches)
-            variant._unpatched = self
-            variant._origin = self, "in_patches", patches
+            variant._origin = methodcaller("in_patches", patches), self
         return self._variants[patches]
 
     # ---- levels ----
@@ -210,8 +209,8 @@ class Program:
             known = tuple(p.value if isinstance(p.value, int) else None for p in parameters)
             touched = self._most_partial(known, queries, keys, self._rows)
             integers = tuple(value for value in known if value is not None)
-            if self._unpatched is not None and patches is not None and len(integers) == len(known):
-                touched = min(touched, self._unpatched.most_visited(integers, patches))
+            if self._origin is not None and patches is not None and len(integers) == len(known):
+                touched = min(touched, self._origin[1].most_visited(integers, patches))
         return self._layout(batch, heads, queries, keys, self._rows, pitch, touched, patches)
 
     def _patches(self, parameters: Sequence[Parameter]) -> Patches | None:
@@ -462,11 +461,6 @@ def program_for(key: str, module: Callable[[], ModuleOp], passes: str | None = N
 
 def _program_of_text(key: str, text: str, passes: str | None) -> Program:
     return program_for(key, lambda: Parser(make_context(), text).parse_module(), passes)
-
-
-def _variant(program: Program, name: str, *given: object) -> Program:
-    made = getattr(program, name)
-    return made(*given) if given else made
 
 
 def forget_programs() -> None:

@@ -120,10 +120,10 @@ def mask_of_head(kb: KernelBuilder, head: Value) -> Value:
     return mask_of(kb, kb.trunc_div(head, kb.arg("heads")), kb.trunc_rem(head, kb.arg("heads")))
 
 
-def numbers_of_head(kb: KernelBuilder, name: str, batch: Value, head: Value, length: str, columns: int = 1) -> Value:
-    """Address of the first number of a head in an argument of shape [B, Hq, length, columns]."""
+def numbers_of_head(kb: KernelBuilder, name: str, batch: Value, head: Value, length: str) -> Value:
+    """Address of the first number of a head in an argument of shape [B, Hq, length]."""
     row = batch * kb.arg("heads") + head
-    return kb.arg(name) + kb.cast(row, i64) * kb.cast(kb.arg(length), i64) * columns
+    return kb.arg(name) + kb.cast(row, i64) * kb.cast(kb.arg(length), i64)
 
 
 def open_frame(

@@ -101,5 +101,6 @@ def emit_rows(
 def _clear_sums(frame: _Frame, head: Value, first: Value) -> None:
     """Zeroes a program's share of a head's blocks: they are as many numbers as rows of padded columns."""
     kb, columns = frame.kb, blocks_of(SIDE, frame.dim) * SIDE
-    share = numbers_of_head(kb, "sum_q", frame.batch, head, "stored", columns) + kb.cast(first, i64) * columns
+    row_of_head = kb.cast(frame.batch * kb.arg("heads") + head, i64) * kb.cast(kb.arg("stored"), i64)
+    share = kb.arg("sum_q") + (row_of_head + kb.cast(first, i64)) * columns
     kb.store(share + kb.arange(0, ROWS * columns), kb.zeros((ROWS * columns,), f32))

@@ -32,15 +32,13 @@ N_PARTIAL, N_FULL = 2, 4
 
 def long_tiles(kb: GpuKernelBuilder, tiles: Value, num_warps: int) -> Value:
     """How many of a head's tiles are long, the first 32 at most, going by the first mask of the descriptor."""
+    return _longer_than(kb, _middle_cost(kb, tiles), tiles, num_warps)
+
+
+def _longer_than(kb: GpuKernelBuilder, middle: Value, tiles: Value, num_warps: int) -> Value:
     rank = kb.arange(0, WARP_SIZE, BlockedLayout.of([1], [WARP_SIZE], [num_warps], [0]))
     exists = rank < tiles
-    limit = _middle_cost(kb, tiles) * LONG
-    return kb.reduce(kb.cast(exists & (_cost(kb, rank, exists) > limit), i32), 0, "sum")
-
-
-def is_sparse(kb: GpuKernelBuilder, tiles: Value, key_tiles: Value) -> Value:
-    """i1: the first mask of the descriptor is sparse."""
-    return _middle_cost(kb, tiles) * SPARSE < tile_cost(0, key_tiles)
+    return kb.reduce(kb.cast(exists & (_cost(kb, rank, exists) > middle * LONG), i32), 0, "sum")
 
 
 def _middle_cost(kb: GpuKernelBuilder, tiles: Value) -> Value:
@@ -67,9 +65,10 @@ class Order(NamedTuple):
     def of_queries(cls, kb: GpuKernelBuilder, num_warps: int) -> Order:
         """Of a persistent program of the forward kernel."""
         tiles = kb.arg("query_tiles")
-        sparse = is_sparse(kb, tiles, kb.ceil_div(kb.arg("keys"), TILE))
-        together = kb.where(sparse, kb.arg("sparse_heads_together"), kb.arg("heads_together"))
-        return cls(kb.arg("all_heads"), together, tiles, long_tiles(kb, tiles, num_warps))
+        middle = _middle_cost(kb, tiles)
+        is_sparse = middle * SPARSE < tile_cost(0, kb.ceil_div(kb.arg("keys"), TILE))
+        together = kb.where(is_sparse, kb.arg("sparse_heads_together"), kb.arg("heads_together"))
+        return cls(kb.arg("all_heads"), together, tiles, _longer_than(kb, middle, tiles, num_warps))
 
     def place(self, kb: GpuKernelBuilder, position: Value) -> tuple[Value, Value]:
         """Rank and head of the tile at a position, 0 <= position < heads * tiles.

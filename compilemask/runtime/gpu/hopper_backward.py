@@ -80,14 +80,14 @@ def gradients_by(plan: Plan, inputs: GradientInputs) -> Gradients:
     if plan.copies_gradient:
         grad_out = grad_out.clone(memory_format=torch.contiguous_format)
     grad_query, grad_key, grad_value = (empty(*form, query.dtype, plan.device) for form in plan.gradients)
-    total = plan.total
-    sums = None if total is None else empty(*total.form, torch.float32, plan.device)
-    numbers = numbers_of_rows(inputs, grad_out, plan.stored, plan.queries, sums)
-    tensors = (query, key, value, grad_out)
-    if total is None or sums is None:
+    tensors, total = (query, key, value, grad_out), plan.total
+    if total is None:
+        numbers = numbers_of_rows(inputs, grad_out, plan.stored, plan.queries)
         plan.launch((*tensors, *numbers, grad_key, grad_value), inputs.transposed, inputs.scale)
         _launch_queries([*tensors, grad_query], numbers, inputs)
     else:
+        sums = empty(*total.form, torch.float32, plan.device)
+        numbers = numbers_of_rows(inputs, grad_out, plan.stored, plan.queries, sums)
         plan.launch((*tensors, *numbers, sums, grad_key, grad_value), inputs.transposed, inputs.scale)
         total.launch(sums, grad_query, inputs.transposed, inputs.scale)
     has_tables = any(inputs.wanted)
