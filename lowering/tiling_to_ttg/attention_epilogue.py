@@ -23,56 +23,52 @@ Finish = Callable[[Sequence[Value]], Sequence[Value]]
 """Does what remains to be done with a tile while the next tile's needs are fetched; what is carried to the next tile,
 from what was carried to this one.
 """
-End = Callable[[Frame, int, Tile, Value, Result], Finish]
-"""What a warpgroup does with its rows of a tile in the end."""
+End = Callable[[Frame, int, Tile, Value, Result, Sequence[Value]], Sequence[Value]]
+"""What a warpgroup does with its rows of a tile in the end; what is carried on, from what was carried to it."""
 
 
-def store(frame: Frame, part: int, tile: Tile, valid: Value, result: Result) -> Finish:
+def store(
+    frame: Frame, part: int, tile: Tile, valid: Value, result: Result, carried: Sequence[Value]
+) -> Sequence[Value]:
     """Stores rows that exist; NaN if the tile is not valid."""
-
-    def finish(carried: Sequence[Value]) -> Sequence[Value]:
-        if result.scoring.is_pointwise:
-            weight = frame.kb.where(valid, result.scoring.output_factor(), math.nan)
-            _store_out(frame, part, tile, _finished(frame, result) * weight)
-        else:
-            total = sums(frame, result.softmax)
-            lse = _log_sum_exps(frame, valid, result.softmax.peak, total)
-            _store_weighed(frame, part, tile, valid, total, _finished(frame, result))
-            _store_lse(frame, part, tile, lse)
-        return carried
-
-    return finish
+    if result.scoring.is_pointwise:
+        weight = frame.kb.where(valid, result.scoring.output_factor(), math.nan)
+        _store_out(frame, part, tile, _finished(frame, result) * weight)
+    else:
+        total = sums(frame, result.softmax)
+        lse = _log_sum_exps(frame, valid, result.softmax.peak, total)
+        _store_weighed(frame, part, tile, valid, total, _finished(frame, result))
+        _store_lse(frame, part, tile, lse)
+    return carried
 
 
-def store_if_exact(frame: Frame, part: int, tile: Tile, valid: Value, result: Result) -> Finish:
+def store_if_exact(
+    frame: Frame, part: int, tile: Tile, valid: Value, result: Result, carried: Sequence[Value]
+) -> Sequence[Value]:
     """The same for rows that have kept their peaks if all are exact. Carries the list of tiles where not all are
     (`attention_inexact.py`).
 
     Warps agree on that while the last product still runs.
     """
     kb = frame.kb
-
-    def finish(carried: Sequence[Value]) -> Sequence[Value]:
-        (inexact,), total = carried, sums(frame, result.softmax)
-        lse = _log_sum_exps(frame, valid, result.softmax.peak, total)
-        doubtful = is_doubtful(frame, part, tile, total)
-        acc = _finished(frame, result)
-        with kb.if_else(doubtful == 0) as sure:
-            with sure.then():
-                sure.yield_(doubtful)
-            with sure.otherwise():
-                sure.yield_(is_inexact(frame, part, tile, total, acc))
-        exact = sure.results[0] == 0
-        with kb.if_else(exact) as branch:
-            with branch.then():
-                _store_weighed(frame, part, tile, valid, total, acc)
-                branch.yield_(inexact)
-            with branch.otherwise():
-                branch.yield_(put_on_list(frame, part, tile, inexact))
-        _store_lse(frame, part, tile, lse, exact)
-        return branch.results
-
-    return finish
+    (inexact,), total = carried, sums(frame, result.softmax)
+    lse = _log_sum_exps(frame, valid, result.softmax.peak, total)
+    doubtful = is_doubtful(frame, part, tile, total)
+    acc = _finished(frame, result)
+    with kb.if_else(doubtful == 0) as sure:
+        with sure.then():
+            sure.yield_(doubtful)
+        with sure.otherwise():
+            sure.yield_(is_inexact(frame, part, tile, total, acc))
+    exact = sure.results[0] == 0
+    with kb.if_else(exact) as branch:
+        with branch.then():
+            _store_weighed(frame, part, tile, valid, total, acc)
+            branch.yield_(inexact)
+        with branch.otherwise():
+            branch.yield_(put_on_list(frame, part, tile, inexact))
+    _store_lse(frame, part, tile, lse, exact)
+    return branch.results
 
 
 def store_rows(frame: Frame, part: int, tile: Tile, valid: Value, softmax: Softmax, acc: Value) -> None:

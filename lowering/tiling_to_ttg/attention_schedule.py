@@ -105,7 +105,7 @@ def _compute(frame: Frame, turns: Turns, end: End, tile: Tile, progress: Progres
     """Computes a warpgroup's rows of a tile, up to their end."""
     valid, tile = tile.is_valid(frame), tile.without_faults(frame)
     result = consume(frame, turns, tile, progress, *fetched)
-    return end(frame, turns.part, tile, valid, result)
+    return partial(end, frame, turns.part, tile, valid, result)
 
 
 def each_tile(
