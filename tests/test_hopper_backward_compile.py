@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_hopper_compile import ELEMENT, machine_code, tool
+from test_hopper_compile import ELEMENT, innermost_loops, machine_code, tool
 
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
@@ -25,7 +25,6 @@ CASES = [
     (128, torch.float16, False),
     (64, torch.bfloat16, False),
 ]
-INSTRUCTION_BYTES = 16
 MOST_SPILLS = 3
 """Of a step: 22 to 28 in masked ones, once, cost 5 % of the time of masks of many partial tiles."""
 MOST_SPILLS_OF_39 = 35
@@ -39,23 +38,9 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def steps(code: list[str]) -> dict[int, list[list[str]]]:
     """Bodies of the innermost loops with products, by how many instructions of products they have."""
-
-    def products(loop: range) -> int:
-        return sum("HGMMA" in line for line in code[loop.start : loop.stop])
-
-    loops: list[range] = []
-    for end, instruction in enumerate(code):
-        branch = re.search(r"BRA\S* .*0x([0-9a-f]+)", instruction)
-        # Behind everything lie the ends of waits: they try once more, branch back to that, or to where the wait was.
-        if branch and "BRA" not in code[end - 1]:
-            loops.append(range(int(branch[1], 16) // INSTRUCTION_BYTES, end))
-    innermost: list[range] = []
-    for loop in sorted((loop for loop in loops if products(loop)), key=len):
-        if not any(loop.start < other.stop and other.start < loop.stop for other in innermost):
-            innermost.append(loop)
     bodies: dict[int, list[list[str]]] = {}
-    for loop in innermost:
-        bodies.setdefault(products(loop), []).append(code[loop.start : loop.stop])
+    for body in innermost_loops(code):
+        bodies.setdefault(sum("HGMMA" in line for line in body), []).append(body)
     return bodies
 
 

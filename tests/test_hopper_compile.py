@@ -54,20 +54,29 @@ def machine_code(cubin: bytes, folder: Path) -> list[str]:
     return re.findall(r"/\*[0-9a-f]{4,5}\*/\s+(.*?);", text)
 
 
-def visits(code: list[str], head_dim: int) -> list[list[str]]:
-    """Bodies of the loops over tiles of keys: those that start both products, which are 16 deep, and wait for both, and
-    have no such loop inside.
-    """
+def innermost_loops(code: list[str]) -> list[list[str]]:
+    """Bodies of the innermost loops with products."""
     loops: list[range] = []
     for end, instruction in enumerate(code):
-        found = re.search(r"BRA\S* .*0x([0-9a-f]+)", instruction)
-        start = int(found[1], 16) // INSTRUCTION_BYTES if found else end
-        products, waits = (_count(code[start:end], name) for name in ("HGMMA", "WARPGROUP.DEPBAR"))
-        # Loops around one, and the ends of waits, which lie behind everything and lead back.
-        is_known = any(start < loop.stop and loop.start < end for loop in loops)
-        if products == head_dim // 16 + TILE // 16 and waits == 2 and not is_known:
-            loops.append(range(start, end))
-    return [code[loop.start : loop.stop] for loop in loops]
+        branch = re.search(r"BRA\S* .*0x([0-9a-f]+)", instruction)
+        # Behind everything lie the ends of waits: they try once more, branch back to that, or to where the wait was.
+        if branch and "BRA" not in code[end - 1]:
+            loops.append(range(int(branch[1], 16) // INSTRUCTION_BYTES, end))
+    innermost: list[range] = []
+    for loop in sorted((x for x in loops if _count(code[x.start : x.stop], "HGMMA")), key=len):
+        if not any(loop.start < other.stop and other.start < loop.stop for other in innermost):
+            innermost.append(loop)
+    return [code[loop.start : loop.stop] for loop in sorted(innermost, key=lambda loop: loop.start)]
+
+
+def visits(code: list[str], head_dim: int) -> list[list[str]]:
+    """Bodies of the loops over tiles of keys: those that start both products, which are 16 deep, and wait for both."""
+    products = head_dim // 16 + TILE // 16
+    return [
+        body
+        for body in innermost_loops(code)
+        if _count(body, "HGMMA") == products and _count(body, "WARPGROUP.DEPBAR") == 2
+    ]
 
 
 def _count(code: list[str], name: str) -> int:
