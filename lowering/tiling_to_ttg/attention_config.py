@@ -155,8 +155,10 @@ class HopperConfig:
             case 128, 128:
                 chosen = cls()
             case 128, 64:
-                # A persistent program has a second buffer for queries there.
-                chosen = cls(consumers=1, stages=1, more_keys=int(schedule is Schedule.GRID))
+                # A persistent program has a second buffer for queries there. Values have one buffer, which is free
+                # sooner where the wait for their product comes before the softmax.
+                is_grid = schedule is Schedule.GRID
+                chosen = cls(consumers=1, stages=1, more_keys=int(is_grid), hold_softmax=not is_grid)
             case 64, 64:
                 chosen = cls(consumers=1)
             case 64, 128:
