@@ -1,6 +1,9 @@
 """Times variants of the Hopper backward kernel on this GPU, to choose the defaults of `HopperBackwardConfig`.
 
-    python benchmarks/hopper_backward_configs.py --masks causal,clear --lengths 8192,32768 --head-dim 128
+    python benchmarks/hopper_backward_configs.py --masks causal,clear/patches --lengths 8192,32768 --head-dim 128
+
+Tiles of a mask with /patches are patches of its image.
+
 
 A variant is `sum` or `leave` (the gradient of queries: summed by the kernel, or left to another one), then the words
 q64 or q128 (queries of a step), s4 (stages), hold or early (whether something holds the weights), loose (rounding is
@@ -28,6 +31,8 @@ from compilemask.runtime.gpu.attention_backward_cuda import attention_backward_c
 from compilemask.runtime.gpu.attention_cuda import ELEMENTS
 from compilemask.runtime.gpu.hopper import attention_gpu
 from compilemask.runtime.gpu.hopper_backward import attention_backward_hopper, backward_binary
+from compilemask.runtime.gpu.patch_maps import patch_shapes_of
+from compilemask.runtime.patched import gradients_in_patched_order
 
 DEFAULT = "sum,leave"
 PORTABLE = "portable"
@@ -73,17 +78,26 @@ def time_variants(
 ) -> None:
     """Print a line per variant."""
     device = torch.device("cuda", 0)
-    found = case(name, length, "cuda")
+    mask, _, tiles = name.partition("/")
+    found = case(mask, length, "cuda")
+    compiled = cm.compile(found.mask)
+    choice = compiled.patches_for(length, length) if tiles else None
+    patches = None if choice is None else choice.patches
     q, k, v, grad = (
         torch.randn(1, heads, length, head_dim, device=device, dtype=getattr(torch, dtype)) for _ in "qkvg"
     )
-    descriptor = cm.compile(found.mask).descriptor(length, length, device, gradient=True)
+    descriptor = compiled.descriptor(length, length, device, gradient=True, patches=patches)
     scale = head_dim**-0.5
     inputs = GradientInputs(grad, None, q, k, v, *attention_gpu(q, k, v, descriptor, scale), descriptor, scale)
-    reference = [x.float() for x in attention_backward_cuda(inputs)[:3]]
-    calls: dict[str, Callable[[], object]] = {PORTABLE: _graph(partial(attention_backward_cuda, inputs))}
+    portable = attention_backward_cuda
+    if patches is not None:
+        portable = partial(gradients_in_patched_order, portable)
+    reference = [x.float() for x in portable(inputs)[:3]]
+    calls: dict[str, Callable[[], object]] = {PORTABLE: _graph(partial(portable, inputs))}
+    key_patch, query_patch = patch_shapes_of(inputs.transposed.layout)
     for text in variants:
-        call = partial(attention_backward_hopper, inputs, parsed(text, head_dim, dtype))
+        config = replace(parsed(text, head_dim, dtype), query_patch=query_patch, key_patch=key_patch)
+        call = partial(attention_backward_hopper, inputs, config)
         errors = [float((x.float() - y).norm() / y.norm()) for x, y in zip(call()[:3], reference, strict=True)]
         print(f"{text}: relative differences of q, k, v {', '.join(f'{error:.1e}' for error in errors)}", flush=True)
         calls[text] = _graph(call)

@@ -25,8 +25,10 @@ CASES = [
     (128, torch.float16, False),
     (64, torch.bfloat16, False),
 ]
-MOST_SPILLS = 3
-"""Of a step: 22 to 28 in masked ones, once, cost 5 % of the time of masks of many partial tiles."""
+MOST_SPILLS = 6
+"""Of a step: 22 to 28 in masked ones, once, cost 5 % of the time of masks of many partial tiles. With 6 in steps that
+multiply the slopes of the step before, those take 6 % less than with 3 in steps that wait; without pinned rounding,
+where there are 3, they take 4 % more."""
 MOST_SPILLS_OF_39 = 35
 """The same with Triton 3.9, of whose code ptxas makes more."""
 
@@ -69,15 +71,17 @@ def test_kernel(head_dim: int, dtype: torch.dtype, sums_queries: bool, tmp_path:
     assert binary.shared_bytes <= config.shared_bytes(head_dim) <= SHARED_MEMORY
     # Two warpgroups, and one that holds the producer.
     assert binary.threads == 384
-    maps = 9 if sums_queries else 8
+    pointers = 6 if sums_queries else 5
     arguments = kernel_arguments(config)
-    assert len(arguments) == maps + 5 + 9
-    assert binary.format == "=" + "128s" * maps + "Q" * 5 + "i" * 8 + "f" + "Q" * len(binary.scratch)
+    assert len(arguments) == 8 + pointers + 9
+    assert binary.format == "=" + "128s" * 8 + "Q" * pointers + "i" * 8 + "f" + "Q" * len(binary.scratch)
     code = machine_code(binary.cubin, tmp_path)
     assert any("UTMALDG.4D" in line for line in code)
     assert any("UTMALDG.2D" in line for line in code)
     assert any("UTMASTG.4D" in line for line in code)
-    assert any("UTMAREDG.2D.ADD" in line for line in code) == sums_queries
+    # A block of 64 x 64 numbers is 32 of each thread, which adds four at once.
+    assert sum("REDG.E.ADD.F32x4" in line for line in code) % 8 == 0
+    assert any("REDG.E.ADD.F32x4" in line for line in code) == sums_queries
     check_steps(code, head_dim, config)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from compilemask.dialects.semantics.triton_gpu import DeadlockError, KernelError
 from compilemask.dialects.triton import ttg, ttng
 from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_tt import attention_backward_rows, attention_backward_total
-from compilemask.lowering.tiling_to_tt.sum_blocks import LINE, SIDE, WORDS, blocks_of
+from compilemask.lowering.tiling_to_tt.sum_blocks import SIDE, WORDS, blocks_of
 from compilemask.lowering.tiling_to_ttg.attention_backward import Ahead, HopperBackwardConfig, emit_backward
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import kernel_arguments
 
@@ -64,10 +65,11 @@ def backward(
     *numbers, sums = rows_of(problem)
     gradients = [x.new_full(x.shape, torch.nan) for x in (problem.k, problem.v)]
     maps = [*map(storage, (problem.q, problem.k, problem.v, problem.grad)), *numbers]
-    maps += [*([sums] if config.sums_queries else []), *map(storage, gradients)]
+    maps += map(storage, gradients)
     sections = (descriptor.tiles, descriptor.order, descriptor.visits, descriptor.patterns, descriptor.columns)
     values: list[Any] = [
         *map(TensorMap, maps),
+        *([sums.reshape(-1)] if config.sums_queries else []),
         *(section.contiguous().numpy().reshape(-1) for section in sections),
         *(heads, heads // key_heads, queries, layout.queries, layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
@@ -87,7 +89,7 @@ def stored_rows(queries: int) -> int:
 
 def poisoned_sums(heads: int, rows: int, dim: int) -> np.ndarray:
     """The blocks of the sum of the gradient of queries, of so many heads, before they are cleared."""
-    return np.full((heads * blocks_of(rows, dim) * (WORDS // LINE), LINE), np.nan, np.float32)
+    return np.full((heads * blocks_of(rows, dim), WORDS), np.nan, np.float32)
 
 
 def total(problem: Problem, sums: np.ndarray) -> torch.Tensor:
@@ -221,7 +223,7 @@ VARIANTS = {
     "moved by ptxas": HopperBackwardConfig(queries=128, hold_weights=False, pin_rounding=False),
     "held": HopperBackwardConfig(queries=128, hold_weights=True),
     "scores ahead": HopperBackwardConfig(queries=128, scores_ahead=Ahead.FULL),
-    "all scores ahead": HopperBackwardConfig(queries=128, scores_ahead=Ahead.ALL),
+    "three stages": HopperBackwardConfig(queries=128, stages=3, scores_ahead=Ahead.NONE, sums_queries=False),
     "all scores ahead, left": HopperBackwardConfig(queries=64, sums_queries=False, scores_ahead=Ahead.ALL),
 }
 
@@ -240,9 +242,10 @@ def test_what_has_no_kernel() -> None:
         kernel_of(128, torch.float16, HopperBackwardConfig(queries=128))
     with pytest.raises(LoweringError, match="one block for each warpgroup"):
         kernel_of(64, torch.float16, HopperBackwardConfig(queries=64))
-    for stages in (1, 3):
-        with pytest.raises(LoweringError, match="stages"):
-            HopperBackwardConfig(stages=stages)
+    with pytest.raises(LoweringError, match="stages"):
+        HopperBackwardConfig(stages=1)
+    with pytest.raises(LoweringError, match="only where no gradient of queries is summed"):
+        HopperBackwardConfig(scores_ahead=Ahead.ALL)
     with pytest.raises(LoweringError, match="queries a step"):
         HopperBackwardConfig(queries=96)
 
@@ -268,36 +271,36 @@ def synchronization(kernel: ModuleOp) -> list[Operation]:
     ]
 
 
-@pytest.mark.parametrize(("sums_queries", "keys"), [(True, 256), (False, 384)])
-def test_all_synchronization_is_needed(sums_queries: bool, keys: int) -> None:
-    """Without any one wait, arrival, fence or barrier, some order of events is an error. 384 keys are a tile more than
-    anybody sees."""
+@pytest.mark.parametrize(("sums_queries", "groups"), [(True, (1, 2)), (False, (1,))])
+def test_all_synchronization_is_needed(sums_queries: bool, groups: tuple[int, ...]) -> None:
+    """Without any one wait, arrival, fence or barrier, some order of events is an error.
+
+    The third tile of keys is seen in full tiles alone, or by nobody. In a group, full visits begin anew behind others.
+    """
     config = HopperBackwardConfig.choose(128, f16, sums_queries=sums_queries)
     kernel = kernel_of(128, torch.float16, config)
     # Unseen keys, rows that see nothing in some steps of a tile and not in others, and full tiles behind them.
     some = cm.where(lambda q, kv: (kv <= q + 100) & ((q % 50 != 7) | (q < 60)) & (kv < 190) & (kv % 9 != 3))
     # Steps of which one warpgroup sees nothing: the first one in the second, the second one in the third.
     some &= cm.where(lambda q, kv: (q // 64 != 1) | (kv >= 64)) & cm.where(lambda q, kv: (q // 64 != 2) | (kv < 64))
-    problem = Problem(
-        some.place((0, 256), (0, 256)) | cm.full().place((256, 512), (0, 128)),
-        512,
-        keys,
-        head_dim=128,
-        dtype=torch.float16,
-    )
-    problem.poison()
-    grad_q, grad_k, grad_v = problem.expected()
-    expected = (grad_k, grad_v, grad_q) if sums_queries else (grad_k, grad_v)
+    mask = some.place((0, 256), (0, 256)) | cm.full().place((256, 512), (0, 128))
+    if sums_queries:
+        mask |= cm.full().place((256, 512), (256, 384))
+    problems = [Problem(mask, 512, 384, (group, 1), head_dim=128, dtype=torch.float16) for group in groups]
+    for problem in problems:
+        problem.poison()
+    expected = [problem.expected() for problem in problems]
 
     def is_found(number: int) -> bool:
         broken = kernel.clone()
         op = synchronization(broken)[number]
         op.detach()
         op.erase()
-        for seed in range(2):
+        for (problem, (grad_q, *others)), seed in product(zip(problems, expected, strict=True), range(4)):
             try:
                 gradients = backward(problem, config, seed=seed, kernel=broken)
-                for found, reference in zip(gradients, expected, strict=True):
+                references = [*others, *([grad_q] if sums_queries else [])]
+                for found, reference in zip(gradients, references, strict=True):
                     assert_close(found, reference, TOLERANCE[torch.float16])
             except (KernelError, DeadlockError, AssertionError):
                 return True

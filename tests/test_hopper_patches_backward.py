@@ -118,10 +118,11 @@ def backward(problem: PatchProblem, config: HopperBackwardConfig, seed: int) -> 
         return [part for x in tensors for part in parts(x, problem.patches.keys, storage)]
 
     arrays = [*maps(problem.q, problem.k, problem.v, problem.grad), *numbers]
-    arrays += [*([sums] if config.sums_queries else []), *maps(*gradients)]
+    arrays += maps(*gradients)
     sections = (along.tiles, along.order, along.visits, along.patterns, along.columns)
     values: list[Any] = [
         *map(TensorMap, arrays),
+        *([sums.reshape(-1)] if config.sums_queries else []),
         *(section.contiguous().numpy().reshape(-1) for section in sections),
         *(heads, heads // key_heads, layout.keys, layout.queries, layout.query_tiles),
         *(layout.heads if layout.batch > 1 else 0, 1 if layout.heads > 1 else 0),
@@ -139,8 +140,8 @@ def check(problem: PatchProblem, *, sums_queries: bool = True, seed: int = 0) ->
     """Gradients of random inputs, NaN in what nobody may notice, against the oracle's; exactly 0 where those are."""
     problem.poison()
     dtype, patches = problem.q.dtype, problem.patches
-    config = HopperBackwardConfig.choose(problem.q.shape[3], ELEMENT[dtype], sums_queries=sums_queries)
-    config = replace(config, query_patch=patches.query_patch, key_patch=patches.key_patch)
+    chosen = HopperBackwardConfig.choose(problem.q.shape[3], ELEMENT[dtype], sums_queries=sums_queries)
+    config = chosen.with_patches(patches.query_patch, patches.key_patch)
     grad_q, *expected = problem.expected()
     expected += [grad_q] if sums_queries else []
     for name, reference, found in zip("kvq"[: len(expected)], expected, backward(problem, config, seed), strict=True):

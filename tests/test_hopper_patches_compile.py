@@ -41,7 +41,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def backward_config(head_dim: int, patch: tuple[int, ...]) -> HopperBackwardConfig:
-    return replace(HopperBackwardConfig.choose(head_dim, bf16), query_patch=patch, key_patch=patch)
+    return HopperBackwardConfig.choose(head_dim, bf16).with_patches(patch, patch)
 
 
 @pytest.mark.parametrize(("head_dim", "dtype", "config"), FORWARD)
@@ -65,7 +65,7 @@ def test_backward(head_dim: int, dtype: torch.dtype, patch: tuple[int, ...], tmp
     binary = backward_binary(head_dim, dtype, config)
     assert binary.shared_bytes <= config.shared_bytes(head_dim) <= SHARED_MEMORY
     code = machine_code(binary.cubin, tmp_path)
-    for instruction in ("UTMALDG.5D", "UTMASTG.5D", "UTMAREDG.2D.ADD"):
+    for instruction in ("UTMALDG.5D", "UTMASTG.5D", "REDG.E.ADD.F32x4"):
         assert any(instruction in line for line in code)
     check_steps(code, head_dim, config)
 

@@ -8,9 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from xdsl.dialects.builtin import f32
 
-from compilemask.dialects.semantics.triton_ptx import ptx
-from compilemask.dialects.triton.inline_ptx import KEEP_WHERE_SET, LOGARITHM, MULTIPLY_UNLESS_ONE, RECIPROCAL
+from compilemask.dialects.semantics.triton_memory import Memory
+from compilemask.dialects.semantics.triton_ptx import add_in_memory, ptx
+from compilemask.dialects.triton.inline_ptx import (
+    ADD_IN_MEMORY,
+    KEEP_WHERE_SET,
+    LOGARITHM,
+    MULTIPLY_UNLESS_ONE,
+    RECIPROCAL,
+)
 
 ROWS = 64
 FLOATS = {"0fFF800000": -math.inf, "0f00000000": 0.0}
@@ -114,3 +122,26 @@ def test_approximations() -> None:
     assert ptx(LOGARITHM, (np.zeros(1, np.float32),)) == -math.inf
     for text in (LOGARITHM, RECIPROCAL):
         assert len(re.findall(";", text)) == 1
+
+
+def test_add_in_memory() -> None:
+    """Four neighbours from the first of four addresses, some twice, if the third operand is not negative."""
+    text, count = ADD_IN_MEMORY.text, ADD_IN_MEMORY.packed
+    assert "setp.ge.s32 p, $12, 0;\n@p red.global.add.v4.f32 [$4], {$8, $9, $10, $11};" in text
+    random, columns = np.random.default_rng(0), 64
+    x = random.integers(-9, 9, (ROWS, columns)).astype(np.float32)
+    fours, where = random.integers(0, 100, (ROWS, columns)), np.ones((ROWS, columns), np.int32)
+    where[16:32] = -1
+    found, expected = np.zeros(400, np.float32), np.zeros(400, np.float32)
+    memory = Memory()
+    base = memory.add("sums", found, f32)
+    results = add_in_memory(memory, base + 16 * fours, x, where)
+    for thread in places(columns):
+        for start in range(0, len(thread), count):
+            row, column = thread[start : start + count].T
+            if where[row[0], column[0]] >= 0:
+                expected[4 * fours[row[0], column[0]] + np.arange(count)] += x[row, column]
+    assert np.array_equal(found, expected)
+    assert not results.any()
+    add_in_memory(memory, base + 16 * fours, x, np.full_like(where, -1))
+    assert np.array_equal(found, expected)

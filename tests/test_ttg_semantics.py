@@ -453,16 +453,18 @@ def test_a_program_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch)
         run(kb, [np.zeros(1, np.int32)])
 
 
-def test_named_barriers_order_memory() -> None:
+@pytest.mark.parametrize("in_register", [False, True])
+def test_named_barriers_order_memory(in_register: bool) -> None:
     kb = GpuKernelBuilder("named", [Arg("out", ptr(i32))])
     layout = BlockedLayout.of([8], [32], [4], [0])
     number = kb.alloc((8,), i32, BARRIER_LAYOUT)
+    barrier = kb.program_id(0) + 5 if in_register else 5
     with kb.warp_specialize() as roles:
         with roles.default():
             number.store(kb.full((8,), 7, i32, layout))
-            kb.bar_arrive(5, 256)
+            kb.bar_arrive(barrier, 256)
         with roles.partition(num_warps=4):
-            kb.bar_sync(5, 256)
+            kb.bar_sync(barrier, 256)
             kb.store(kb.arg("out"), kb.reduce(number.load(layout), 0, "max"))
     out = np.zeros(1, np.int32)
     run(kb, [out], seeds=20)

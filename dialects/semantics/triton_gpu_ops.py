@@ -15,7 +15,6 @@ from compilemask.dialects.semantics.triton_gpu_product import Product
 from compilemask.dialects.semantics.triton_gpu_schedule import Scheduler, Wait
 from compilemask.dialects.semantics.triton_gpu_shared import Buffer, Storage, allocate, reinterpret
 from compilemask.dialects.semantics.triton_gpu_tma import Descriptor, Load, Store, TensorMap
-from compilemask.dialects.semantics.triton_ptx import ptx
 from compilemask.dialects.triton import ttg, ttng
 from compilemask.dialects.triton.enums import enum_name
 from compilemask.dialects.triton.ttg_types import MemDescType, TensorDescType
@@ -141,7 +140,7 @@ def _convert_layout(_: Partition, __: ttg.ConvertLayoutOp, operands: list[Any]) 
     return operands
 
 
-_NAMED_BARRIER = re.compile(r"bar\.(sync|arrive) (\d+), (\d+);( mov\.b32 \$0, \$1;)?")
+_NAMED_BARRIER = re.compile(r"bar\.(sync|arrive) (\d+|\$1), (\d+);( mov\.b32 \$0, \$1;)?")
 
 
 def is_named_barrier(op: ttg.ElementwiseInlineAsmOp) -> bool:
@@ -149,15 +148,11 @@ def is_named_barrier(op: ttg.ElementwiseInlineAsmOp) -> bool:
     return _NAMED_BARRIER.fullmatch(op.asm_string.data.strip()) is not None
 
 
-def _inline_asm(_: Partition, op: ttg.ElementwiseInlineAsmOp, operands: list[Any]) -> Results:
-    return (ptx(op.asm_string.data, operands),)
-
-
 def named_barrier(partition: Partition, op: ttg.ElementwiseInlineAsmOp, operands: list[Any]) -> Iterator[Wait]:
     """Come to a named barrier, and wait for the others if it is `bar.sync`."""
     found = _NAMED_BARRIER.fullmatch(op.asm_string.data.strip())
     assert found is not None
-    kind, number, threads = found[1], int(found[2]), int(found[3])
+    kind, number, threads = found[1], int(operands[0] if found[2] == "$1" else found[2]), int(found[3])
     if any(np.ndim(operand) for operand in operands):
         raise KernelError("a named barrier on a tensor runs once for each of its registers")
     program = partition.program
@@ -298,7 +293,6 @@ HANDLERS: dict[type[Operation], Handler] = {
     ttg.MemDescReshapeOp: _reshape,
     ttg.MemDescReinterpretOp: _reinterpret,
     ttg.ConvertLayoutOp: _convert_layout,
-    ttg.ElementwiseInlineAsmOp: _inline_asm,
     ttng.InitBarrierOp: _init_barrier,
     ttng.InvalBarrierOp: _inval_barrier,
     ttng.BarrierExpectOp: _barrier_expect,

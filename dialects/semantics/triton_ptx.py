@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+from xdsl.dialects.builtin import f32
 
-from compilemask.dialects.semantics.triton_memory import Array, round_bf16
+from compilemask.dialects.semantics.triton_memory import Array, Memory, round_bf16
 from compilemask.dialects.triton.inline_ptx import (
     KEEP_WHERE_SET,
     LOGARITHM,
@@ -16,6 +17,8 @@ from compilemask.dialects.triton.inline_ptx import (
     RECIPROCAL,
 )
 from compilemask.errors import LoweringError
+
+VALUE_BYTES = 4
 
 
 def _multiply(x: Array, factor: Array) -> Array:
@@ -61,6 +64,23 @@ _INSTRUCTIONS: dict[str, Callable[..., Array]] = {
 }
 
 
+def add_in_memory(memory: Memory, addresses: Array, values: Array, chosen: Array) -> Array:
+    """`ADD_IN_MEMORY` of an accumulator [16 m, 2 n]."""
+
+    def by_thread(x: Array) -> Array:
+        rows, columns = x.shape
+        return x.reshape(rows // 16, 2, 8, columns // 2, 2).transpose(0, 2, 3, 1, 4).reshape(-1, 4)
+
+    first, where = by_thread(addresses)[:, 0], by_thread(chosen)[:, 0] >= 0
+    places = (first[:, None] + np.arange(4) * VALUE_BYTES)[where].reshape(-1)
+    different, which = np.unique(places, return_inverse=True)
+    sums = memory.load(different, f32).copy()
+    with np.errstate(invalid="ignore", over="ignore"):
+        np.add.at(sums, which, by_thread(values)[where].reshape(-1))
+    memory.store(different, sums, f32)
+    return np.zeros(values.shape, dtype=np.float32)
+
+
 def ptx(text: str, operands: Sequence[Array]) -> Array:
     """The result of inline PTX. Raises LoweringError if it is not known here."""
     if text.strip() not in _INSTRUCTIONS:
@@ -68,4 +88,4 @@ def ptx(text: str, operands: Sequence[Array]) -> Array:
     return _INSTRUCTIONS[text.strip()](*operands)
 
 
-__all__ = ["ptx"]
+__all__ = ["add_in_memory", "ptx"]

@@ -64,12 +64,26 @@ them, which is packed before the product has come and unpacked behind.
 By what is hidden, and how many tests stand together before their choices. Of single tests ptxas makes moves of seven
 bits to predicates: fewer instructions, but no predicate is left to others for so long that barriers are told late."""
 
+
+def _add_in_memory() -> InlinePtx:
+    results = "".join(f"mov.b32 ${i}, 0;\n" for i in range(4))
+    text = (
+        f"{{\n.reg .pred p;\nsetp.ge.s32 p, $12, 0;\n@p red.global.add.v4.f32 [$4], {{$8, $9, $10, $11}};\n{results}}}"
+    )
+    return InlinePtx(text, ",".join(["=r"] * 4 + ["l"] * 4 + ["r"] * 8), 4)
+
+
+ADD_IN_MEMORY = _add_in_memory()
+"""Adds floats of an accumulator to memory, where a third operand is not negative: four to neighbours in memory, from
+the address of the first one, of rows r and r + 8 and columns c and c + 1. The results, 0, mean nothing."""
+
 PREFETCH_TENSOR_MAP = "prefetch.tensormap [$1]; mov.b32 $0, 0;"
 """Nothing but a fetch of a tensor map, which may be a kernel's argument; an operation needs a result, 0."""
 
 LOGARITHM, RECIPROCAL = "lg2.approx.ftz.f32 $0, $1;", "rcp.approx.ftz.f32 $0, $1;"
 
 __all__ = [
+    "ADD_IN_MEMORY",
     "KEEP_WHERE_SET",
     "LOGARITHM",
     "MULTIPLY_UNLESS_ONE",

@@ -2,8 +2,8 @@
 
 A block is 4096 numbers in one piece. Element (r, c) of it belongs to lane 4 (r % 8) + (c % 8) / 2 of warp r / 16, and
 four neighbours of a thread's 32 numbers to rows r and r + 8 and columns c and c + 1 (PTX, wgmma's D fragment): its
-place is 512 (c / 8) + 128 (r / 16) + 16 (r % 8) + 4 ((c % 8) / 2) + 2 (r % 16 / 8) + c % 2. So threads write 16 bytes
-at once to shared memory, side by side, and TMA adds a block in one piece.
+place is 512 (c / 8) + 128 (r / 16) + 16 (r % 8) + 4 ((c % 8) / 2) + 2 (r % 16 / 8) + c % 2. So threads add 16 bytes
+at once, side by side.
 
 Blocks follow one another along the columns, then along the rows, then head by head.
 """
@@ -15,8 +15,6 @@ from compilemask.lowering.tiling_to_tt.value import Value
 SIDE = 64
 """Rows and columns of a block."""
 WORDS = SIDE * SIDE
-LINE = 256
-"""Numbers of a line of a block, as TMA copies it."""
 
 
 def blocks_of(rows: int, columns: int) -> int:

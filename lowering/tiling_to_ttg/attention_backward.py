@@ -4,7 +4,7 @@
 
 A program owns 128 keys and visits the queries that see them, of all heads that read its key head, so that gradients of
 keys and values are summed in registers. One warp copies queries and gradients of the output to shared memory by TMA,
-two warpgroups of 64 keys each compute. The gradient of queries is summed in memory by TMA, in float32
+two warpgroups of 64 keys each compute. The gradient of queries is summed in memory, in float32
 (`tiling_to_tt/attention_backward_total.py` rounds it), or left to `attention_backward_queries.py`. Grid: NK * Hkv * B.
 `attention_backward_frame.kernel_arguments` lists the arguments.
 """

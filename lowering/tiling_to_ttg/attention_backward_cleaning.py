@@ -18,7 +18,7 @@ from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.builder import slice_of
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer
 
-CLEANED_BARRIER = 9
+CLEANED_BARRIER = 12
 BOTH = 256
 """Threads of both warpgroups."""
 

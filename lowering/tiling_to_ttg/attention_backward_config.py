@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from xdsl.dialects.builtin import AnyFloat
 
 from compilemask.errors import LoweringError
-from compilemask.lowering.tiling_to_tt.sum_blocks import WORDS
 from compilemask.lowering.tiling_to_ttg.attention_config import (
     BARRIER_BYTES,
     ROWS,
@@ -30,6 +29,7 @@ class Ahead(Enum):
     FULL = "full"
     """Those whose pairs are all visible: a masked step has few registers left."""
     ALL = "all"
+    """Only where no gradient of queries is summed."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,10 @@ class HopperBackwardConfig:
 
     A step visits `queries` rows, of which `stages` buffers run ahead. `sums_queries` adds to the gradient of queries in
     memory, in any order: two runs may differ in the last bits. Without it that gradient is left to another kernel.
-    `scores_ahead` says of which steps the scores are computed in the step before.
+    `scores_ahead` says of which steps the scores are computed in the step before. Of the same steps each adds to the
+    gradient of queries what belongs to the step before: a warpgroup need not wait for the other one then, unless it is
+    a step ahead, and one computes weights while the products of the other run. Where every step waits, both compute
+    weights at the same time, and steps take a tenth longer. Such a distance wants three `stages`.
     `hold_weights` and `pin_rounding` keep ptxas and LLVM from moving what should run beside a product, as
     `hold_softmax` and `pin_rounding` do in `HopperConfig`. With `query_patch` and `key_patch` tiles of queries and keys
     are such patches of an image (`lowering/patch_grid.py`).
@@ -58,24 +61,42 @@ class HopperBackwardConfig:
     def __post_init__(self) -> None:
         if self.queries not in (ROWS, TILE):
             raise LoweringError(f"{self.queries} queries a step; {ROWS} or {TILE} are possible")
-        if self.stages < 2 or self.stages & (self.stages - 1):
-            raise LoweringError(f"{self.stages} stages; a power of two from 2 is needed")
+        if self.stages < 2:
+            raise LoweringError(f"{self.stages} stages; queries of at least two steps are in memory")
+        if self.sums_queries and self.scores_ahead is Ahead.ALL:
+            raise LoweringError("scores of all steps are computed ahead only where no gradient of queries is summed")
         check_patches(self.query_patch, self.key_patch, TILE)
+
+    @property
+    def slots(self) -> int:
+        """Buffers for the slopes of a step that warpgroups exchange: those of the steps that they may be at."""
+        return 2 if self.scores_ahead is Ahead.NONE else 3
 
     def shared_bytes(self, head_dim: int) -> int:
         """An upper bound on the shared memory of a program."""
         row = HALF_BYTES * head_dim
         rings = 2 * self.stages * self.queries * (row + FLOAT_BYTES)
-        exchange = 2 * TILE * self.queries * HALF_BYTES + 2 * WORDS * FLOAT_BYTES
+        exchange = self.slots * TILE * self.queries * HALF_BYTES
         return rings + 2 * TILE * row + (exchange if self.sums_queries else 0) + BARRIER_BYTES
 
     @classmethod
     def choose(cls, head_dim: int, element_type: AnyFloat, *, sums_queries: bool = True) -> HopperBackwardConfig:
         """The variant for a head dimension and element type. Raises LoweringError if there is none."""
         check_supported(head_dim, element_type)
+        if head_dim == 128 and sums_queries:
+            return cls(stages=3, scores_ahead=Ahead.FULL)
         if head_dim == 128:
-            return cls(sums_queries=sums_queries, scores_ahead=Ahead.FULL if sums_queries else Ahead.ALL)
+            return cls(sums_queries=False, scores_ahead=Ahead.ALL)
         # 128 queries a step cost registers: with `hold_weights`, or without sums, ptxas spills in the loop of steps.
         if sums_queries:
             return cls(queries=TILE, hold_weights=False)
         return cls(stages=4, sums_queries=False, scores_ahead=Ahead.ALL)
+
+    def with_patches(self, query_patch: Patch | None, key_patch: Patch | None) -> HopperBackwardConfig:
+        """The variant for such tiles. Raises LoweringError if there is none.
+
+        Nearly all steps are masked in patches and none is ahead: a third stage is of no use, and takes memory from the
+        cache that patterns come through. With it steps take 6 % longer.
+        """
+        stages = self.stages if query_patch is None else 2
+        return replace(self, stages=stages, query_patch=query_patch, key_patch=key_patch)

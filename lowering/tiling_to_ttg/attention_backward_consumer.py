@@ -8,16 +8,22 @@ from xdsl.dialects.builtin import i32
 
 from compilemask.dialects.triton.ttg_types import MemDescType
 from compilemask.lowering.tiling_to_tt.builder import Value
-from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import BOTH, clean_keys
+from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import clean_keys
 from compilemask.lowering.tiling_to_ttg.attention_backward_config import Ahead
+from compilemask.lowering.tiling_to_ttg.attention_backward_exchange import (
+    begin,
+    clear_before_first,
+    meet,
+    multiply_last,
+)
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame, Source
 from compilemask.lowering.tiling_to_ttg.attention_backward_step import (
-    SLOPES_BARRIER,
     State,
     Step,
     advance,
     advance_masked,
 )
+from compilemask.lowering.tiling_to_ttg.attention_backward_sums import add_to_queries
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import (
     KeyTile,
     Patterns,
@@ -33,6 +39,8 @@ from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer
 def run_consumer(frame: Frame, part: int) -> None:
     """Visits all queries of all heads that read the key head, and stores the gradients."""
     kb, tile = frame.kb, own_tile(frame, 4)
+    if _lags(frame):
+        clear_before_first(frame, part)
     frame.keys_full.wait(0)
     clean_keys(frame, part, tile)
     before = State.first(frame, part)
@@ -51,17 +59,18 @@ def _masked_visits(frame: Frame, part: int, tile: KeyTile, visits: Visits, state
     kb, patterns = frame.kb, Patterns(frame, part, tile, visits)
     count = visits.n_partial + kb.where(tile.is_cut_off(frame), visits.n_runs, 0)
     first, width = visits.pair(frame, 0), len(state.values)
-    carried = [*state.values, *patterns.fetched(0, first[1]), *first, *visits.pair(frame, 1)]
+    carried = [*state.values, *patterns.fetched(0, first[1]), first[0], *visits.pair(frame, 1)]
     with kb.for_loop(0, count, 1, carried) as each:
-        words, seeing, *own = each.carried[width : width + 4]
-        following = each.carried[width + 4 :]
+        words, seeing, own, *following = each.carried[width:]
         ahead = patterns.fetched(each.index + 1, following[1])
         after = visits.pair(frame, each.index + 2)
-        begin, end = visits.span(frame, each.index, (own[0], own[1]))
+        # In a register from the visit before, it would be spilled; it is needed only where a full tile is cut off.
+        end = kb.load(visits.pairs + each.index * 2 + 1, each.index >= visits.n_partial, 0)
+        begin, end = visits.span(frame, each.index, (own, end))
         with kb.for_loop(begin, end, frame.config.queries, each.carried[:width]) as steps:
             step = Step(tile, visits, steps.index, words, seeing)
             steps.yield_(*advance_masked(frame, part, State(*steps.carried), step).values)
-        each.yield_(*steps.results, *ahead, *following, *after)
+        each.yield_(*steps.results, *ahead, following[0], *after)
     return State(*each.results[:width])
 
 
@@ -73,11 +82,20 @@ def _full_visits(frame: Frame, part: int, tile: KeyTile, visits: Visits, state: 
         return _runs(frame, part, tile, visits, stop, state)
     with kb.if_else(stop > visits.n_partial) as some:
         with some.then():
+            if _lags(frame):
+                begin(frame, part, state.number)
             after = _runs(frame, part, tile, visits, stop, state.looking_ahead(frame, part))
-            some.yield_(*after._replace(scores=None).values)
+            if after.block is not None:
+                add_to_queries(frame, kb.warp_group_dot_wait(multiply_last(frame, part, after.number)), after.block)
+            some.yield_(*after._replace(scores=None, block=None).values)
         with some.otherwise():
             some.yield_(*state.values)
     return State(*some.results)
+
+
+def _lags(frame: Frame) -> bool:
+    """Whether steps without hidden pairs multiply slopes of the step before."""
+    return frame.config.sums_queries and frame.config.scores_ahead is Ahead.FULL
 
 
 def _runs(frame: Frame, part: int, tile: KeyTile, visits: Visits, stop: Value, state: State) -> State:
@@ -94,7 +112,7 @@ def _runs(frame: Frame, part: int, tile: KeyTile, visits: Visits, stop: Value, s
 def _store(frame: Frame, part: int, tile: KeyTile, state: State, missing: Value) -> None:
     """Stores the gradients of keys that exist, through buffers that nobody reads now; NaN if visits were missing."""
     kb = frame.kb
-    kb.bar_sync(SLOPES_BARRIER, BOTH)
+    meet(frame)
     outputs = (
         (frame.grad, frame.value_map, state.grad_value),
         (frame.query, frame.key_map, state.grad_key * kb.arg("scale")),

@@ -14,7 +14,6 @@ from xdsl.dialects.builtin import AnyFloat, f32, i32
 from compilemask.dialects.triton.layouts import BlockedLayout, NvidiaMmaLayout, NvmmaSharedLayout, SliceLayout
 from compilemask.lowering.tiling_to_tt.builder import Arg, Value, ptr
 from compilemask.lowering.tiling_to_tt.patch_order import geometry_arguments
-from compilemask.lowering.tiling_to_tt.sum_blocks import LINE, WORDS
 from compilemask.lowering.tiling_to_ttg.attention_backward_config import HopperBackwardConfig
 from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE, Patch
 from compilemask.lowering.tiling_to_ttg.attention_frame import POINTER_ALIGNMENT
@@ -32,18 +31,19 @@ def kernel_arguments(config: HopperBackwardConfig) -> list[Arg]:
     """The kernel's arguments in order.
 
     Maps of tensors [B, H, S, D] have boxes of `config.queries` rows of q and grad, 128 of k and v, 64 of the outputs
-    grad_k and grad_v; `sum_q` is f32 [16 n, 256], n blocks of `tiling_to_tt/sum_blocks.py` for NQ * 128 rows of each
-    head, with boxes of a block. Those of `shift` and `delta`, f32 [B * Hq, NQ * 128], have boxes of `config.queries`
-    numbers. Sections are those of the transposed descriptor.
+    grad_k and grad_v. Those of `shift` and `delta`, f32 [B * Hq, NQ * 128], have boxes of `config.queries` numbers.
+    `sum_q` points to the blocks of `tiling_to_tt/sum_blocks.py` for NQ * 128 rows of each head. Sections are those of
+    the transposed descriptor.
 
     Where tiles are patches, `queries` and `keys` are lengths in patched order, in which the numbers and `sum_q` are
     too, and those of the image follow the sizes.
     """
-    sums = ("sum_q",) if config.sums_queries else ()
+    sums = [Arg("sum_q", ptr(f32), POINTER_ALIGNMENT)] if config.sums_queries else []
     return [
         *(argument for name in INPUTS for argument in map_arguments(name, config.key_patch)),
-        *map(tensor_map, ("shift", "delta", *sums)),
+        *map(tensor_map, ("shift", "delta")),
         *(argument for name in OUTPUTS for argument in map_arguments(name, config.key_patch)),
+        *sums,
         *(Arg(name, ptr(i32), POINTER_ALIGNMENT) for name in SECTIONS),
         *(Arg(name, i32) for name in SIZES),
         *geometry_arguments(config.key_patch),
@@ -80,16 +80,6 @@ class Numbers(NamedTuple):
     map: Descriptor
 
 
-class Exchange(NamedTuple):
-    """What the warpgroups need for the gradient of queries."""
-
-    slopes: Buffer
-    """Two buffers [128 keys, queries of a step], which take turns."""
-    part: Buffer
-    """[16, 256] f32 of each warpgroup: a block of the sum."""
-    sum_map: Descriptor
-
-
 @dataclass(frozen=True)
 class Frame:
     """The kernel's parts that all warps know."""
@@ -114,7 +104,8 @@ class Frame:
     value: Source
     """[128, D], loaded once."""
     keys_full: Barrier
-    exchange: Exchange | None
+    slopes: Buffer | None
+    """[128 keys, queries of a step], which warpgroups exchange for the gradient of queries; `slots` take turns."""
     key_map: TileMap
     value_map: TileMap
     """Of the gradients of keys and values."""
@@ -149,6 +140,7 @@ def open_frame(kb: GpuKernelBuilder, head_dim: int, element_type: AnyFloat, conf
         buffer = kb.alloc((1, queries), f32, plain, count=stages).named(f"{name}_buffer")
         return Numbers(buffer, kb.descriptor(name, (1, queries), f32, plain))
 
+    slopes = kb.alloc((TILE, queries), element_type, count=config.slots) if config.sums_queries else None
     frame = Frame(
         kb,
         head_dim,
@@ -166,7 +158,7 @@ def open_frame(kb: GpuKernelBuilder, head_dim: int, element_type: AnyFloat, conf
         key=source("k", TILE, config.key_patch),
         value=source("v", TILE, config.key_patch),
         keys_full=kb.barriers(1)[0],
-        exchange=_exchange(kb, config, element_type) if config.sums_queries else None,
+        slopes=slopes,
         key_map=TileMap(kb, "grad_k", ROWS, head_dim, element_type, config.key_patch),
         value_map=TileMap(kb, "grad_v", ROWS, head_dim, element_type, config.key_patch),
     )
@@ -178,12 +170,3 @@ def rows_layout(head_dim: int) -> BlockedLayout:
     """Of rows [n, D] of a buffer, 16 bytes a thread."""
     lanes = head_dim // 8
     return BlockedLayout.of([1, 8], [32 // lanes, lanes], [4, 1], [1, 0])
-
-
-def _exchange(kb: GpuKernelBuilder, config: HopperBackwardConfig, element: AnyFloat) -> Exchange:
-    lines, plain = (WORDS // LINE, LINE), NvmmaSharedLayout.of(f32.bitwidth, swizzle=0)
-    return Exchange(
-        kb.alloc((TILE, config.queries), element, count=2).named("slopes"),
-        kb.alloc(lines, f32, plain, count=CONSUMERS).named("part"),
-        kb.descriptor("sum_q", lines, f32, plain),
-    )

@@ -14,16 +14,21 @@ from xdsl.dialects.builtin import f32, i32
 
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_block import Block
-from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import BOTH, clean_queries
+from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import clean_queries
 from compilemask.lowering.tiling_to_ttg.attention_backward_config import Ahead
+from compilemask.lowering.tiling_to_ttg.attention_backward_exchange import (
+    hand_over,
+    multiply_at_once,
+    multiply_step_before,
+    slot,
+    wait_for_step_before,
+)
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
-from compilemask.lowering.tiling_to_ttg.attention_backward_sums import add_to_queries, multiply_keys
+from compilemask.lowering.tiling_to_ttg.attention_backward_sums import add_to_queries, block_of, no_block
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, Visits
 from compilemask.lowering.tiling_to_ttg.attention_bits import bits_of_step
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer, Product
-
-SLOPES_BARRIER = 8
 
 
 class State(NamedTuple):
@@ -34,6 +39,9 @@ class State(NamedTuple):
     number: Value
     scores: Value | None = None
     """Products [64, queries] of the keys with the next step's queries, where they are computed ahead."""
+    block: Value | None = None
+    """Of the sum: where the gradient of queries of the step before is still to be added. Known with `scores`, if it is
+    summed."""
 
     @property
     def values(self) -> list[Value]:
@@ -48,8 +56,9 @@ class State(NamedTuple):
         return state.looking_ahead(frame, part) if frame.config.scores_ahead is Ahead.ALL else state
 
     def looking_ahead(self, frame: Frame, part: int) -> State:
-        """The same with the scores of the next step."""
-        return self._replace(scores=_scores_of(frame, part, self.number))
+        """The same with the scores of the next step, before the first of which they are."""
+        block = no_block(frame) if frame.config.sums_queries else None
+        return self._replace(scores=_scores_of(frame, part, self.number), block=block)
 
 
 class Step(NamedTuple):
@@ -62,6 +71,10 @@ class Step(NamedTuple):
     """[64, 4] of the query tile's pattern; None if all pairs are visible."""
     seeing: Value | None = None
     """Bits of the octets of the query tile that see some of the warpgroup's keys; known with `words`."""
+
+    def block(self, frame: Frame, part: int) -> Value:
+        """Where the sum of a warpgroup's part of the gradient of queries lies."""
+        return block_of(frame, part, self.visits.head, self.first)
 
 
 def _start_scores(frame: Frame, part: int, number: Value) -> Product:
@@ -111,17 +124,15 @@ def advance_masked(frame: Frame, part: int, state: State, step: Step) -> State:
 def _passed_by(frame: Frame, part: int, state: State, step: Step) -> State:
     """A step of which no query sees any of the warpgroup's keys: all that it does is its part for the other one."""
     kb, (place, _) = frame.kb, frame.place(state.number)
-    if frame.exchange is None:
+    if not frame.config.sums_queries:
         frame.empty[place].arrive()
     else:
-        exchanged = frame.exchange.slopes[state.number % 2]
         nothing = kb.zeros((ROWS, frame.config.queries), frame.element_type, frame.layouts.scores)
-        Block(frame, part, place).leave(nothing, exchanged)
+        Block(frame, part, place).leave(nothing, slot(frame, state.number))
         kb.fence_async_shared()
-        kb.bar_sync(SLOPES_BARRIER, BOTH)
-        product = kb.warp_group_dot_wait(multiply_keys(frame, part, exchanged))
+        product = kb.warp_group_dot_wait(multiply_at_once(frame, part, state.number))
         frame.empty[place].arrive()
-        add_to_queries(frame, part, product, step.visits.head, step.first)
+        add_to_queries(frame, product, step.block(frame, part))
     following = None if state.scores is None else _scores_of(frame, part, state.number + 1)
     return State(state.grad_key, state.grad_value, state.number + 1, following)
 
@@ -136,25 +147,23 @@ def _computed(frame: Frame, part: int, state: State, step: Step) -> State:
     if frame.config.hold_weights:
         frame.full[place].wait(phase)
     slopes = block.slopes(weights, kb.warp_group_dot_wait(rises))
-    if frame.exchange is None:
+    if not frame.config.sums_queries:
         grad_value = kb.warp_group_dot(weight_operand, block.grad, state.grad_value)
         return _finish(frame, state, place, grad_value, block.operand(slopes), block.query)
-    exchanged = frame.exchange.slopes[state.number % 2]
-    block.leave(slopes, exchanged)
+    block.leave(slopes, slot(frame, state.number))
     kb.fence_async_shared()
     grad_value = kb.warp_group_dot(weight_operand, block.grad, state.grad_value)
     slope_operand = block.operand(slopes)
-    kb.bar_sync(SLOPES_BARRIER, BOTH)
-    grad_query = multiply_keys(frame, part, exchanged)
-    return _finish(frame, state, place, grad_value, slope_operand, block.query, (part, grad_query, step))
+    grad_query = multiply_at_once(frame, part, state.number)
+    sums = grad_query, step.block(frame, part)
+    return _finish(frame, state, place, grad_value, slope_operand, block.query, sums)
 
 
 def _computed_by_halves(frame: Frame, part: int, state: State, step: Step) -> State:
     """The same for 128 queries: weights of one half are computed while products of the other run."""
     kb, (place, _) = frame.kb, frame.place(state.number)
     first, second = (Block(frame, part, place, half) for half in range(2))
-    assert frame.exchange is not None
-    exchanged = frame.exchange.slopes[state.number % 2]
+    exchanged = slot(frame, state.number)
     scores, rises, scores_behind = first.scores(), first.rises(), second.scores()
     weights = first.weights(kb.warp_group_dot_wait(scores, pending=2), step.words)
     operand = first.operand(first.rounded(weights))
@@ -170,11 +179,10 @@ def _computed_by_halves(frame: Frame, part: int, state: State, step: Step) -> St
     kb.fence_async_shared()
     grad_key = kb.warp_group_dot(first_slopes, first.query, state.grad_key)
     grad_key = kb.warp_group_dot(second.operand(slopes), second.query, grad_key)
-    kb.bar_sync(SLOPES_BARRIER, BOTH)
-    grad_query = multiply_keys(frame, part, exchanged)
+    grad_query = multiply_at_once(frame, part, state.number)
     value_sum = kb.warp_group_dot_wait(grad_value, pending=3)
     key_sum = kb.warp_group_dot_wait(grad_key, pending=1)
-    add_to_queries(frame, part, kb.warp_group_dot_wait(grad_query), step.visits.head, step.first)
+    add_to_queries(frame, kb.warp_group_dot_wait(grad_query), step.block(frame, part))
     frame.empty[place].arrive()
     return State(key_sum, value_sum, state.number + 1)
 
@@ -182,8 +190,8 @@ def _computed_by_halves(frame: Frame, part: int, state: State, step: Step) -> St
 def _computed_ahead(frame: Frame, part: int, state: State, step: Step) -> State:
     """The same where the products of keys with the step's queries were computed ahead; and those of the next step.
 
-    Between the rises and the next scores products wait once for other work, when warpgroups exchange their slopes. The
-    weights' registers are those of the next scores.
+    What is added to the gradient of queries is that of the step before. The weights' registers are those of the next
+    scores.
     """
     kb, (place, phase) = frame.kb, frame.place(state.number)
     assert state.scores is not None
@@ -196,23 +204,23 @@ def _computed_ahead(frame: Frame, part: int, state: State, step: Step) -> State:
         frame.full[place].wait(phase)
     slopes = block.slopes(weights, kb.warp_group_dot_wait(rises, pending=1))
     grad_query = None
-    exchanged = None if frame.exchange is None else frame.exchange.slopes[state.number % 2]
-    if exchanged is not None:
-        block.leave(slopes, exchanged)
+    if state.block is not None:
+        wait_for_step_before(frame, part, state.number)
+        block.leave(slopes, slot(frame, state.number))
         kb.fence_async_shared()
     slope_operand = block.operand(slopes)
-    if exchanged is not None:
-        kb.bar_sync(SLOPES_BARRIER, BOTH)
-        grad_query = multiply_keys(frame, part, exchanged)
+    if state.block is not None:
+        hand_over(frame, part, state.number)
+        grad_query = multiply_step_before(frame, part, state.number)
     grad_key = kb.warp_group_dot(slope_operand, block.query, state.grad_key)
     value_sum = kb.warp_group_dot_wait(grad_value, pending=1 if grad_query is None else 2)
     following = _start_scores(frame, part, state.number + 1)
-    if grad_query is not None:
-        product = kb.warp_group_dot_wait(grad_query, pending=2)
-        add_to_queries(frame, part, product, step.visits.head, step.first)
+    if grad_query is not None and state.block is not None:
+        add_to_queries(frame, kb.warp_group_dot_wait(grad_query, pending=2), state.block)
     key_sum = kb.warp_group_dot_wait(grad_key, pending=1)
     frame.empty[place].arrive()
-    return State(key_sum, value_sum, state.number + 1, kb.warp_group_dot_wait(following))
+    own = None if state.block is None else step.block(frame, part)
+    return State(key_sum, value_sum, state.number + 1, kb.warp_group_dot_wait(following), own)
 
 
 def _finish(
@@ -222,15 +230,15 @@ def _finish(
     grad_value: Product,
     slopes: Value,
     query: Buffer,
-    sums: tuple[int, Product, Step] | None = None,
+    sums: tuple[Product, Value] | None = None,
 ) -> State:
-    """Waits for the products of a step, frees its buffer, and adds its part of the gradient of queries."""
+    """Waits for the products of a step, frees its buffer, and adds its part of the gradient of queries to a block."""
     kb = frame.kb
     value_sum = kb.warp_group_dot_wait(grad_value, pending=0 if sums is None else 1)
     grad_key = kb.warp_group_dot(slopes, query, state.grad_key)
     if sums is not None:
-        part, product, step = sums
-        add_to_queries(frame, part, kb.warp_group_dot_wait(product, pending=1), step.visits.head, step.first)
+        product, own = sums
+        add_to_queries(frame, kb.warp_group_dot_wait(product, pending=1), own)
     key_sum = kb.warp_group_dot_wait(grad_key)
     frame.empty[place].arrive()
     return State(key_sum, value_sum, state.number + 1)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import f32
+from xdsl.dialects.builtin import i32, i64
 
-from compilemask.dialects.triton.layouts import SwizzledSharedLayout
-from compilemask.dialects.triton.ttg_types import MemDescType
 from compilemask.lowering.tiling_to_tt.builder import Value
-from compilemask.lowering.tiling_to_tt.sum_blocks import LINE, SIDE, WORDS
+from compilemask.lowering.tiling_to_tt.sum_blocks import SIDE, WORDS, place_in_block
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
-from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder
+from compilemask.lowering.tiling_to_ttg.builder import slice_of, wgmma
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer, Product
-
-BY_THREAD = (8, 128, 4)
-"""A block of the sum: of each thread of a warpgroup, four numbers at once."""
 
 
 def multiply_keys(frame: Frame, part: int, slopes: Buffer) -> Product:
@@ -25,23 +20,26 @@ def multiply_keys(frame: Frame, part: int, slopes: Buffer) -> Product:
     return frame.kb.warp_group_dot(slopes.part((0, part * ROWS), (TILE, ROWS)).transpose(), keys)
 
 
-def add_to_queries(frame: Frame, part: int, product: Value, head: Value, first: Value) -> None:
-    """Adds a warpgroup's part [64, 64] to the sum in memory, atomically: of a step of a head from query `first` on."""
-    kb, exchange = frame.kb, frame.exchange
-    assert exchange is not None
-    buffer = exchange.part[part]
-    kb.store_wait()
-    in_order = MemDescType.of(BY_THREAD, f32, SwizzledSharedLayout.of((2, 1, 0)))
-    buffer.reinterpret(in_order).store(_by_thread(kb, product))
-    kb.fence_async_shared()
+def no_block(frame: Frame) -> Value:
+    """That of a step before the first."""
+    return frame.kb.constant(-1, i32)
+
+
+def block_of(frame: Frame, part: int, head: Value, first: Value) -> Value:
+    """The block that a warpgroup's part belongs to, of a step of a head from query `first` on."""
+    kb = frame.kb
     # A step is one block of rows and two of columns, or the other way round.
     row_blocks = kb.ceil_div(kb.arg("queries"), TILE) * (TILE // SIDE)
-    block = (head * row_blocks + first // SIDE) * (frame.head_dim // SIDE) + part
-    exchange.sum_map.reduce("add", [block * (WORDS // LINE), 0], buffer)
+    return (head * row_blocks + first // SIDE) * (frame.head_dim // SIDE) + part
 
 
-def _by_thread(kb: GpuKernelBuilder, product: Value) -> Value:
-    """An accumulator [64, 64] as a block of the sum; nothing moves."""
-    warp, below, row, octet, lane, column = range(6)
-    parts = kb.reshape(product, (4, 2, 8, 8, 4, 2))
-    return kb.reshape(kb.trans(parts, (octet, warp, row, lane, below, column)), BY_THREAD)
+def add_to_queries(frame: Frame, product: Value, block: Value) -> None:
+    """Adds a part [64, 64] to a block of the sum in memory, atomically, if there is one.
+
+    A thread adds four numbers at once, and those of a warp lie side by side: no detour through shared memory is needed,
+    which has no room for it.
+    """
+    kb, layout = frame.kb, wgmma(SIDE)
+    row, column = (kb.arange(0, SIDE, slice_of(layout, 1 - dim)) for dim in range(2))
+    numbers = kb.arg("sum_q") + kb.cast(block, i64) * WORDS
+    kb.add_in_memory(numbers + place_in_block(row[:, None], column[None, :]), product, block)

@@ -44,6 +44,7 @@ from xdsl.utils.exceptions import VerifyException
 from compilemask.dialects.narrowing import is_tensor
 from compilemask.dialects.triton import tt, ttg, ttng
 from compilemask.dialects.triton.inline_ptx import (
+    ADD_IN_MEMORY,
     KEEP_WHERE_SET,
     LOGARITHM,
     MULTIPLY_UNLESS_ONE,
@@ -64,7 +65,7 @@ from compilemask.dialects.triton.ttg_types import AnySharedLayout, MemDescType, 
 from compilemask.dialects.triton.types import PointerType, encoding_of, like
 from compilemask.errors import LoweringError
 from compilemask.lowering.tiling_to_tt.builder import Arg, KernelBuilder, bf16, f16, f32
-from compilemask.lowering.tiling_to_tt.value import Value
+from compilemask.lowering.tiling_to_tt.value import Value, broadcast_together
 from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Barriers, Buffer, Descriptor, Product
 from compilemask.lowering.tiling_to_ttg.builder_specialize import WarpSpecialize
 
@@ -317,6 +318,15 @@ class GpuKernelBuilder(KernelBuilder):
         ptx = KEEP_WHERE_SET[hidden, together]
         return self.inline_asm(ptx.text, ptx.constraints, [x, words], packed=ptx.packed)
 
+    def add_in_memory(self, addresses: Value, x: Value, chosen: Value) -> None:
+        """Add f32 of an accumulator to memory, atomically, if the scalar `chosen` is not negative.
+
+        A thread's fours of numbers, of rows r and r + 8 and columns c and c + 1, must be neighbours in memory, in this
+        order; so `addresses`, of the accumulator's shape and layout, count by the first one of each.
+        """
+        ptx, operands = ADD_IN_MEMORY, broadcast_together(addresses, x, chosen)
+        self.inline_asm(ptx.text, ptx.constraints, operands, f32, packed=ptx.packed, pure=False)
+
     def log2_approximate(self, x: Value) -> Value:
         """The logarithm to base 2 of f32, off by up to 2^-22 (PTX, lg2): one instruction, where `log2` takes thirty."""
         return self.inline_asm(LOGARITHM, "=r,r", [x])
@@ -325,16 +335,16 @@ class GpuKernelBuilder(KernelBuilder):
         """1 / x of f32, off by up to an ulp (PTX, rcp): one instruction; 0 beyond 2^126."""
         return self.inline_asm(RECIPROCAL, "=r,r", [x])
 
-    def bar_sync(self, number: int, threads: int) -> None:
+    def bar_sync(self, number: int | Value, threads: int) -> None:
         """Wait at one of the CTA's 16 named barriers until so many threads have come; Triton uses 0, 1 and 2."""
         self._named_barrier("sync", number, threads)
 
-    def bar_arrive(self, number: int, threads: int) -> None:
+    def bar_arrive(self, number: int | Value, threads: int) -> None:
         """Come to a named barrier without waiting."""
         self._named_barrier("arrive", number, threads)
 
-    def _named_barrier(self, kind: str, number: int, threads: int) -> None:
-        if not 3 <= number < 16 or threads % 32:
+    def _named_barrier(self, kind: str, number: int | Value, threads: int) -> None:
+        if threads % 32 or (isinstance(number, int) and not 3 <= number < 16):
             raise LoweringError(f"named barrier {number} of {threads} threads")
-        asm = f"bar.{kind} {number}, {threads}; mov.b32 $0, $1;"
-        self.inline_asm(asm, "=r,r", [self.constant(0, i32)], pure=False)
+        name, operand = (number, self.constant(0, i32)) if isinstance(number, int) else ("$1", number)
+        self.inline_asm(f"bar.{kind} {name}, {threads}; mov.b32 $0, $1;", "=r,r", [operand], pure=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache, lru_cache, partial
 from itertools import accumulate
 from operator import mul
@@ -18,7 +17,7 @@ from compilemask.lowering.descriptor_layout import Layout, ceil_div
 from compilemask.lowering.patch_grid import Patches, PatchGrid
 from compilemask.lowering.tiling_to_tt.attention_backward_total import ROWS as TOTAL_ROWS
 from compilemask.lowering.tiling_to_tt.attention_backward_total import emit_total
-from compilemask.lowering.tiling_to_tt.sum_blocks import LINE, SIDE, WORDS, blocks_of
+from compilemask.lowering.tiling_to_tt.sum_blocks import SIDE, WORDS, blocks_of
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import SECTIONS
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE, Patch, kernel_head_dim
@@ -83,12 +82,12 @@ def gradients_by(plan: Plan, inputs: GradientInputs) -> Gradients:
     tensors, total = (query, key, value, grad_out), plan.total
     if total is None:
         numbers = numbers_of_rows(inputs, grad_out, plan.stored, plan.queries)
-        plan.launch((*tensors, *numbers, grad_key, grad_value), inputs.transposed, inputs.scale)
+        plan.launch((*tensors, *numbers, grad_key, grad_value), None, inputs.transposed, inputs.scale)
         _launch_queries([*tensors, grad_query], numbers, inputs)
     else:
         sums = empty(*total.form, torch.float32, plan.device)
         numbers = numbers_of_rows(inputs, grad_out, plan.stored, plan.queries, sums)
-        plan.launch((*tensors, *numbers, sums, grad_key, grad_value), inputs.transposed, inputs.scale)
+        plan.launch((*tensors, *numbers, grad_key, grad_value), sums, inputs.transposed, inputs.scale)
         total.launch(sums, grad_query, inputs.transposed, inputs.scale)
     has_tables = any(inputs.wanted)
     tables = gradients_of_tensors(inputs, numbers[1][..., : query.shape[2]], []) if has_tables else []
@@ -113,7 +112,7 @@ class TotalPlan(NamedTuple):
     kernel: Kernel
     grid: Grid
     form: Form
-    """Of the sums: lines of the blocks of `sum_blocks.py`, in the order in which the kernel of keys reads queries."""
+    """Of the sums: the blocks of `sum_blocks.py`, in the order in which the kernel of keys reads queries."""
     numbers: tuple[int, ...]
 
     def launch(self, sums: torch.Tensor, gradient: torch.Tensor, transposed: Descriptor, scale: float) -> None:
@@ -145,12 +144,15 @@ class Plan(NamedTuple):
     total: TotalPlan | None
     device: torch.device
 
-    def launch(self, tensors: Sequence[torch.Tensor], transposed: Descriptor, scale: float) -> None:
+    def launch(
+        self, tensors: Sequence[torch.Tensor], sums: torch.Tensor | None, transposed: Descriptor, scale: float
+    ) -> None:
         """Starts the kernel of keys for the tensors that `maps` number. Does not wait."""
         addresses = [x.data_ptr() for x in tensors]
         base = transposed.buffer.data_ptr()
         arguments: list[Argument] = [
             *[maps[addresses[number] + offset] for maps, number, offset in self.maps],
+            *([] if sums is None else [sums.data_ptr()]),
             *[base + section for section in self.sections],
             *self.numbers,
             scale,
@@ -193,7 +195,6 @@ def _plan(kind: Kind, grad_stride: Sequence[int], layout: Layout, config: Hopper
         _maps(value, kind.dtype, TILE, keys),
         _maps(grad_out, kind.dtype, config.queries, queries),
         *([(numbers, 0)],) * 2,
-        *(() if total is None else ([(_sum_maps(total.form), 0)],)),
         *(_maps(form, kind.dtype, ROWS, keys) for form in gradients[1:]),
     ]
     return Plan(
@@ -222,13 +223,9 @@ def _total_plan(kind: Kind, gradient: Form, places: int, stored: int, layout: La
     return TotalPlan(
         kernel=kernel_for(text, kind.device, Options(4)),
         grid=(ceil_div(places, TOTAL_ROWS), heads, batch),
-        form=_contiguous((batch * heads * blocks_of(stored, head_dim) * (WORDS // LINE), LINE)),
+        form=_contiguous((batch * heads * blocks_of(stored, head_dim), WORDS)),
         numbers=(*strides_of(*gradient), heads, places, stored // SIDE, *geometry_of(layout)),
     )
-
-
-def _sum_maps(form: Form) -> TensorMaps:
-    return TensorMaps(*form, torch.float32, WORDS // LINE, LINE)
 
 
 def _maps(form: Form, dtype: torch.dtype, rows: int, grid: PatchGrid | None) -> Sequence[tuple[TensorMaps, int]]:
@@ -306,7 +303,7 @@ def _chosen(
         return None
     try:
         config = HopperBackwardConfig.choose(dim, ELEMENTS[dtype], sums_queries=sums_queries)
-        config = replace(config, query_patch=query_patch, key_patch=key_patch)
+        config = config.with_patches(query_patch, key_patch)
     except LoweringError:
         return None
     try:

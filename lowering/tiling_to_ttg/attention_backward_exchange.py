@@ -1,0 +1,77 @@
+"""How two warpgroups exchange the slopes of a step, of which each multiplies all with its part of the keys.
+
+At a meeting in every step both would compute weights at the same time, while no product runs, and wait for products at
+the same time. So where registers allow it a step leaves its own slopes and multiplies those of the step before: a
+warpgroup waits for the other one only if that is a whole step behind. What a step leaves lies in a slot that the other
+warpgroup has read: by what it has left in the step before, it is done with the step two before that.
+"""
+
+from __future__ import annotations
+
+from compilemask.lowering.tiling_to_tt.builder import Value
+from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import BOTH
+from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
+from compilemask.lowering.tiling_to_ttg.attention_backward_sums import multiply_keys
+from compilemask.lowering.tiling_to_ttg.attention_config import ROWS
+from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer, Product
+
+LEFT_BARRIER = 8
+"""The first of four: a warpgroup waits at two of them, for even and odd steps, for the slopes of the other one."""
+MEETING_BARRIER = 13
+
+
+def slot(frame: Frame, number: Value) -> Buffer:
+    """Where the slopes of a step lie."""
+    assert frame.slopes is not None
+    return frame.slopes[number % frame.config.slots]
+
+
+def meet(frame: Frame) -> None:
+    """Waits for the other warpgroup."""
+    frame.kb.bar_sync(MEETING_BARRIER, BOTH)
+
+
+def multiply_at_once(frame: Frame, part: int, number: Value) -> Product:
+    """Starts to multiply the slopes that both leave in a step."""
+    meet(frame)
+    return multiply_keys(frame, part, slot(frame, number))
+
+
+def clear_before_first(frame: Frame, part: int) -> None:
+    """Zeroes a warpgroup's part of the slopes before the first step, which are multiplied, but for nothing."""
+    kb, config = frame.kb, frame.config
+    nothing = kb.zeros((ROWS, config.queries), frame.element_type, frame.layouts.scores)
+    assert frame.slopes is not None
+    frame.slopes[config.slots - 1].part((part * ROWS, 0), (ROWS, config.queries)).store(nothing)
+    kb.fence_async_shared()
+
+
+def begin(frame: Frame, part: int, number: Value) -> None:
+    """Lets the other warpgroup begin with a step, behind one whose slopes were multiplied at once, or the first."""
+    hand_over(frame, part, number + 1)
+
+
+def wait_for_step_before(frame: Frame, part: int, number: Value) -> None:
+    """Waits until the other warpgroup has left its slopes of the step before this one."""
+    frame.kb.bar_sync(_left_barrier(part, number + 1), BOTH)
+
+
+def hand_over(frame: Frame, part: int, number: Value) -> None:
+    """Tells the other warpgroup that the slopes of a step have been left."""
+    frame.kb.bar_arrive(_left_barrier(1 - part, number), BOTH)
+
+
+def multiply_step_before(frame: Frame, part: int, number: Value) -> Product:
+    """Starts to multiply the slopes of the step before this one."""
+    return multiply_keys(frame, part, slot(frame, number + (frame.config.slots - 1)))
+
+
+def multiply_last(frame: Frame, part: int, number: Value) -> Product:
+    """The same behind the last step; whoever begins again finds nobody waiting for what was left before."""
+    wait_for_step_before(frame, part, number)
+    meet(frame)
+    return multiply_step_before(frame, part, number)
+
+
+def _left_barrier(part: int, number: Value) -> Value:
+    return number % 2 + (LEFT_BARRIER + 2 * part)
