@@ -27,8 +27,7 @@ CASES = [
 ]
 MOST_SPILLS = 6
 """Of a step: 22 to 28 in masked ones, once, cost 5 % of the time of masks of many partial tiles. With 6 in steps that
-multiply the slopes of the step before, those take 6 % less than with 3 in steps that wait; without pinned rounding,
-where there are 3, they take 4 % more."""
+multiply the slopes of the step before, those take 3 % less than with 3 in steps that wait."""
 MOST_SPILLS_OF_39 = 35
 """The same with Triton 3.9, of whose code ptxas makes more."""
 

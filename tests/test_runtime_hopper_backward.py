@@ -202,7 +202,7 @@ def test_which_variant_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     hopper_backward._chosen.cache_clear()
     descriptor = cm.compile(cm.causal()).descriptor(1, 1, gradient=True)
     inputs = GradientInputs(x, None, x, x, x, x, x[..., 0], descriptor, 1.0)
-    assert hopper_backward.attention_backward_gpu(inputs) == HopperBackwardConfig(64, 3, scores_ahead=Ahead.FULL)
+    assert hopper_backward.attention_backward_gpu(inputs) == HopperBackwardConfig(64, scores_ahead=Ahead.FULL)
     torch.use_deterministic_algorithms(True)
     try:
         chosen = HopperBackwardConfig(64, sums_queries=False, scores_ahead=Ahead.ALL)

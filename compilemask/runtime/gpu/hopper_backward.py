@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, lru_cache, partial
 from itertools import accumulate
 from operator import mul
@@ -303,7 +304,7 @@ def _chosen(
         return None
     try:
         config = HopperBackwardConfig.choose(dim, ELEMENTS[dtype], sums_queries=sums_queries)
-        config = config.with_patches(query_patch, key_patch)
+        config = replace(config, query_patch=query_patch, key_patch=key_patch)
     except LoweringError:
         return None
     try:
