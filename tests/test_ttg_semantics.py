@@ -483,3 +483,24 @@ def test_programs_share_memory_and_a_seed_decides_their_order() -> None:
         assert sorted(out) == list(range(6))
         orders.append(out.tolist())
     assert orders[0] == orders[2] != orders[1]
+
+
+def test_each_of_two_fences_is_enough() -> None:
+    """Both partitions fence what a third one has stored: neither makes the other's worthless."""
+    shape, plain = (8, 32), NvmmaSharedLayout.of(32, swizzle=0, rank=2)
+    kb = GpuKernelBuilder("fences", [tensor_map("x"), tensor_map("y")])
+    layout, buffer = BlockedLayout.of([1, 4], [4, 8], [4, 1], [1, 0]), kb.alloc(shape, i32, plain)
+    with kb.warp_specialize() as roles:
+        with roles.default():
+            buffer.store(kb.full(shape, 7, i32, layout))
+            kb.bar_sync(5, 384)
+        for name in "xy":
+            with roles.partition(num_warps=4):
+                kb.bar_sync(5, 384)
+                kb.fence_async_shared()
+                kb.descriptor(name, shape, i32, plain).store([0, 0], buffer)
+                kb.store_wait()
+    outs = [np.zeros(shape, np.int32) for _ in "xy"]
+    run(kb, [TensorMap(out) for out in outs], seeds=20)
+    for out in outs:
+        assert (out == 7).all()

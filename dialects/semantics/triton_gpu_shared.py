@@ -89,17 +89,23 @@ class Storage:
         self.alive = True
         self.writer = np.full(pieces, _NOBODY, dtype=np.int32)
         self.written = np.zeros(pieces, dtype=np.int32)
-        self.fencer = np.zeros(pieces, dtype=np.int32)
-        self.fenced = np.zeros(pieces, dtype=np.int32)
+        self.ordinary = np.zeros(pieces, dtype=np.bool_)
+        """Whether the last write was an ordinary store."""
+        self.fenced_by: dict[int, NDArray[np.int32]] = {}
+        """When agents fenced the last write, if they did; each may do for those that wait for it."""
         self.arriving = np.zeros(pieces, dtype=np.bool_)
         self.read_by: dict[int, NDArray[np.int32]] = {}
         self.in_use: list[tuple[Buffer, str]] = []
 
     def fence(self, history: History) -> None:
         """What the partition has seen written by ordinary stores may be touched by TMA and wgmma after this."""
-        seen = (self.writer >= 0) & (self.written <= history.clock[self.writer])
-        mine = seen & (self.fenced > history.clock[self.fencer])
-        self.fencer[mine], self.fenced[mine] = history.agent, history.now
+        if not self.ordinary.any():
+            return
+        fenced = self.fenced_by.get(history.agent)
+        if fenced is None:
+            fenced = self.fenced_by[history.agent] = np.full(len(self.writer), _NEVER, dtype=np.int32)
+        seen = self.ordinary & (self.written <= history.clock[self.writer])
+        fenced[seen & (fenced == _NEVER)] = history.now
 
 
 class Buffer:
@@ -171,7 +177,9 @@ class Buffer:
         self._check_free(history)
         storage, pieces = self.storage, self.pieces
         storage.writer[pieces], storage.written[pieces] = history.agent, history.now
-        storage.fencer[pieces], storage.fenced[pieces] = history.agent, _NEVER
+        storage.ordinary[pieces] = True
+        for fenced in storage.fenced_by.values():
+            fenced[pieces] = _NEVER
 
     def start_write(self, history: History) -> None:
         """Check an asynchronous write; until it ends the content is undefined."""
@@ -185,7 +193,7 @@ class Buffer:
         storage, pieces = self.storage, self.pieces
         storage.arriving[pieces] = False
         storage.writer[pieces], storage.written[pieces] = agent, number
-        storage.fencer[pieces] = storage.fenced[pieces] = 0
+        storage.ordinary[pieces] = False
         self.put(values)
 
     def hold(self, user: str) -> None:
@@ -216,8 +224,10 @@ class Buffer:
             raise KernelError(f"{self} is read without having waited for {writer}, which wrote it")
 
     def _check_fenced(self, history: History) -> None:
-        fenced = self.storage.fenced[self.pieces] <= history.clock[self.storage.fencer[self.pieces]]
-        if not fenced.all():
+        missing = self.storage.ordinary[self.pieces]
+        for agent, fenced in self.storage.fenced_by.items():
+            missing = missing & (fenced[self.pieces] > history.clock[agent])
+        if missing.any():
             raise KernelError(
                 f"ordinary stores wrote {self}, and no ttng.fence_async_shared came before TMA or wgmma touch it"
             )

@@ -69,9 +69,14 @@ class HopperBackwardConfig:
         check_patches(self.query_patch, self.key_patch, TILE)
 
     @property
+    def lags(self) -> bool:
+        """Whether steps of which scores are computed ahead add to the gradient of queries for the step before."""
+        return self.sums_queries and self.scores_ahead is Ahead.FULL
+
+    @property
     def slots(self) -> int:
         """Buffers for the slopes of a step that warpgroups exchange: those of the steps that they may be at."""
-        return 2 if self.scores_ahead is Ahead.NONE else 3
+        return 3 if self.lags else 2
 
     def shared_bytes(self, head_dim: int) -> int:
         """An upper bound on the shared memory of a program."""

@@ -39,7 +39,7 @@ from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer
 def run_consumer(frame: Frame, part: int) -> None:
     """Visits all queries of all heads that read the key head, and stores the gradients."""
     kb, tile = frame.kb, own_tile(frame, 4)
-    if _lags(frame):
+    if frame.config.lags:
         clear_before_first(frame, part)
     frame.keys_full.wait(0)
     clean_keys(frame, part, tile)
@@ -82,7 +82,7 @@ def _full_visits(frame: Frame, part: int, tile: KeyTile, visits: Visits, state: 
         return _runs(frame, part, tile, visits, stop, state)
     with kb.if_else(stop > visits.n_partial) as some:
         with some.then():
-            if _lags(frame):
+            if frame.config.lags:
                 begin(frame, part, state.number)
             after = _runs(frame, part, tile, visits, stop, state.looking_ahead(frame, part))
             if after.block is not None:
@@ -91,11 +91,6 @@ def _full_visits(frame: Frame, part: int, tile: KeyTile, visits: Visits, state: 
         with some.otherwise():
             some.yield_(*state.values)
     return State(*some.results)
-
-
-def _lags(frame: Frame) -> bool:
-    """Whether steps without hidden pairs multiply slopes of the step before."""
-    return frame.config.sums_queries and frame.config.scores_ahead is Ahead.FULL
 
 
 def _runs(frame: Frame, part: int, tile: KeyTile, visits: Visits, stop: Value, state: State) -> State:

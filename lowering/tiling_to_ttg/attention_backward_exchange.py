@@ -38,12 +38,14 @@ def multiply_at_once(frame: Frame, part: int, number: Value) -> Product:
 
 
 def clear_before_first(frame: Frame, part: int) -> None:
-    """Zeroes a warpgroup's part of the slopes before the first step, which are multiplied, but for nothing."""
+    """Zeroes a warpgroup's part of the slopes before the first step, which are multiplied, but for nothing.
+
+    Each warpgroup has a fence of its own between here and that product.
+    """
     kb, config = frame.kb, frame.config
     nothing = kb.zeros((ROWS, config.queries), frame.element_type, frame.layouts.scores)
     assert frame.slopes is not None
     frame.slopes[config.slots - 1].part((part * ROWS, 0), (ROWS, config.queries)).store(nothing)
-    kb.fence_async_shared()
 
 
 def begin(frame: Frame, part: int, number: Value) -> None:
