@@ -145,7 +145,10 @@ class AsyncTMACopyLocalToGlobalOp(_StoreOp):
 
 @irdl_op_definition
 class AsyncTMAReduceOp(_StoreOp):
-    """Starts to combine a buffer into the box at `coord`, element by element, atomically each."""
+    """Starts to combine a buffer into the box at `coord`, element by element, atomically each.
+
+    What lies behind the tensor's end is dropped; at coordinates below 0 an H200 stops with an illegal instruction.
+    """
 
     name = "ttng.async_tma_reduce"
     kind = prop_def(IntegerAttr)
