@@ -4,7 +4,6 @@
 
 Tiles of a mask with /patches are patches of its image.
 
-
 A variant is `sum` or `leave` (the gradient of queries: summed by the kernel, or left to another one), then the words
 q64 or q128 (queries of a step), s4 (stages), hold or early (whether something holds the weights), loose (rounding is
 not pinned), ahead-none, ahead-full or ahead-all (which scores are computed in the step before), joined by +:

@@ -25,9 +25,10 @@ CASES = [
     (128, torch.float16, False),
     (64, torch.bfloat16, False),
 ]
-MOST_SPILLS = 6
-"""Of a step: 22 to 28 in masked ones, once, cost 5 % of the time of masks of many partial tiles. With 6 in steps that
-multiply the slopes of the step before, those take 3 % less than with 3 in steps that wait."""
+MOST_SPILLS = 3
+"""Of a step: 22 to 28 in masked ones, once, cost 5 % of the time of masks of many partial tiles."""
+MOST_SPILLS_OF_LAGGING = 6
+"""The same where full steps multiply the slopes of the step before, which takes 3 % less than 3 in steps that wait."""
 MOST_SPILLS_OF_39 = 35
 """The same with Triton 3.9, of whose code ptxas makes more."""
 
@@ -56,9 +57,11 @@ def check_steps(code: list[str], head_dim: int, config: HopperBackwardConfig) ->
         masked += 2 * head_dim // 16
     bodies = steps(code)
     assert {count: len(found) for count, found in bodies.items()} == {full: 2, masked: 2}
+    most = MOST_SPILLS_OF_LAGGING if config.lags else MOST_SPILLS
+    if triton.__version__.startswith("3.9"):
+        most = MOST_SPILLS_OF_39
     for body in [*bodies[full], *bodies[masked]]:
         spills = sum("LDL" in line or "STL" in line for line in body)
-        most = MOST_SPILLS_OF_39 if triton.__version__.startswith("3.9") else MOST_SPILLS
         assert spills <= most, f"{spills} registers are spilled in a step"
 
 

@@ -41,10 +41,9 @@ from compilemask.dialects.semantics.triton_memory import (
     round_bf16,
     storage_dtype,
 )
-from compilemask.dialects.semantics.triton_ptx import add_in_memory, ptx
+from compilemask.dialects.semantics.triton_ptx import ptx
 from compilemask.dialects.triton import tt
 from compilemask.dialects.triton.enums import RMW_OPS, enum_name
-from compilemask.dialects.triton.inline_ptx import ADD_IN_MEMORY
 from compilemask.dialects.triton.ttg_compute import ElementwiseInlineAsmOp
 from compilemask.dialects.triton.types import PointerType, element_of, shape_of
 from compilemask.errors import LoweringError
@@ -337,9 +336,7 @@ def _bitcast(_: Machine, op: Operation, operands: list[Array]) -> Results:
 
 def _inline_asm(machine: Machine, op: Operation, operands: list[Array]) -> Results:
     assert isinstance(op, ElementwiseInlineAsmOp)
-    if op.asm_string.data == ADD_IN_MEMORY.text:
-        return (add_in_memory(machine.memory, *operands),)
-    return (ptx(op.asm_string.data, operands),)
+    return (ptx(op.asm_string.data, operands, machine.memory),)
 
 
 def _select(_: Machine, __: Operation, operands: list[Array]) -> Results:

@@ -15,6 +15,7 @@ from compilemask.dialects.semantics.triton_gpu_product import Product
 from compilemask.dialects.semantics.triton_gpu_schedule import Scheduler, Wait
 from compilemask.dialects.semantics.triton_gpu_shared import Buffer, Storage, allocate, reinterpret
 from compilemask.dialects.semantics.triton_gpu_tma import Descriptor, Load, Store, TensorMap
+from compilemask.dialects.semantics.triton_ptx import ptx
 from compilemask.dialects.triton import ttg, ttng
 from compilemask.dialects.triton.enums import enum_name
 from compilemask.dialects.triton.ttg_types import MemDescType, TensorDescType
@@ -146,6 +147,10 @@ _NAMED_BARRIER = re.compile(r"bar\.(sync|arrive) (\d+|\$1), (\d+);( mov\.b32 \$0
 def is_named_barrier(op: ttg.ElementwiseInlineAsmOp) -> bool:
     """Whether inline PTX is `bar.sync` or `bar.arrive`."""
     return _NAMED_BARRIER.fullmatch(op.asm_string.data.strip()) is not None
+
+
+def _inline_asm(partition: Partition, op: ttg.ElementwiseInlineAsmOp, operands: list[Any]) -> Results:
+    return (ptx(op.asm_string.data, operands, partition.machine.memory),)
 
 
 def named_barrier(partition: Partition, op: ttg.ElementwiseInlineAsmOp, operands: list[Any]) -> Iterator[Wait]:
@@ -293,6 +298,7 @@ HANDLERS: dict[type[Operation], Handler] = {
     ttg.MemDescReshapeOp: _reshape,
     ttg.MemDescReinterpretOp: _reinterpret,
     ttg.ConvertLayoutOp: _convert_layout,
+    ttg.ElementwiseInlineAsmOp: _inline_asm,
     ttng.InitBarrierOp: _init_barrier,
     ttng.InvalBarrierOp: _inval_barrier,
     ttng.BarrierExpectOp: _barrier_expect,

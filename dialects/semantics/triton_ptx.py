@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import f32
 
 from compilemask.dialects.semantics.triton_memory import Array, Memory, round_bf16
 from compilemask.dialects.triton.inline_ptx import (
+    ADD_IN_MEMORY,
     KEEP_WHERE_SET,
     LOGARITHM,
     MULTIPLY_UNLESS_ONE,
@@ -81,11 +82,17 @@ def add_in_memory(memory: Memory, addresses: Array, values: Array, chosen: Array
     return np.zeros(values.shape, dtype=np.float32)
 
 
-def ptx(text: str, operands: Sequence[Array]) -> Array:
-    """The result of inline PTX. Raises LoweringError if it is not known here."""
-    if text.strip() not in _INSTRUCTIONS:
-        raise LoweringError(f"PTX '{text.strip()}' has no semantics here")
-    return _INSTRUCTIONS[text.strip()](*operands)
+_ON_MEMORY: dict[str, Callable[..., Array]] = {ADD_IN_MEMORY.text: add_in_memory}
+
+
+def ptx(text: str, operands: Sequence[Array], memory: Memory | None = None) -> Array:
+    """The result of inline PTX, which may change `memory`. Raises LoweringError if it is not known here."""
+    text = text.strip()
+    if memory is not None and text in _ON_MEMORY:
+        return _ON_MEMORY[text](memory, *operands)
+    if text not in _INSTRUCTIONS:
+        raise LoweringError(f"PTX '{text}' has no semantics here")
+    return _INSTRUCTIONS[text](*operands)
 
 
 __all__ = ["add_in_memory", "ptx"]

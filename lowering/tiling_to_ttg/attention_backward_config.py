@@ -89,10 +89,8 @@ class HopperBackwardConfig:
     def choose(cls, head_dim: int, element_type: AnyFloat, *, sums_queries: bool = True) -> HopperBackwardConfig:
         """The variant for a head dimension and element type. Raises LoweringError if there is none."""
         check_supported(head_dim, element_type)
-        if head_dim == 128 and sums_queries:
-            return cls(scores_ahead=Ahead.FULL)
         if head_dim == 128:
-            return cls(sums_queries=False, scores_ahead=Ahead.ALL)
+            return cls(sums_queries=sums_queries, scores_ahead=Ahead.FULL if sums_queries else Ahead.ALL)
         # 128 queries a step cost registers: with `hold_weights`, or without sums, ptxas spills in the loop of steps.
         if sums_queries:
             return cls(queries=TILE, hold_weights=False)

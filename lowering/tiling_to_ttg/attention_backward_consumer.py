@@ -64,9 +64,7 @@ def _masked_visits(frame: Frame, part: int, tile: KeyTile, visits: Visits, state
         words, seeing, own, *following = each.carried[width:]
         ahead = patterns.fetched(each.index + 1, following[1])
         after = visits.pair(frame, each.index + 2)
-        # In a register from the visit before, it would be spilled; it is needed only where a full tile is cut off.
-        end = kb.load(visits.pairs + each.index * 2 + 1, each.index >= visits.n_partial, 0)
-        begin, end = visits.span(frame, each.index, (own, end))
+        begin, end = visits.span(frame, each.index, (own, visits.end_of_run(frame, each.index)))
         with kb.for_loop(begin, end, frame.config.queries, each.carried[:width]) as steps:
             step = Step(tile, visits, steps.index, words, seeing)
             steps.yield_(*advance_masked(frame, part, State(*steps.carried), step).values)

@@ -75,6 +75,12 @@ class Visits(NamedTuple):
         )
         return first, second
 
+    def end_of_run(self, frame: Frame, index: Value) -> Value:
+        """The second word of the index-th visit if it is a run: kept from the pair, it would be spilled, for the rare
+        masked visit that is one.
+        """
+        return frame.kb.load(self.pairs + index * 2 + 1, index >= self.n_partial, 0)
+
 
 def own_tile(frame: Frame, num_warps: int) -> KeyTile:
     """The tile of this program, of one head behind the other; but the long tiles of all heads come first."""
