@@ -36,8 +36,8 @@ def block_of(frame: Frame, part: int, head: Value, first: Value) -> Value:
 def add_to_queries(frame: Frame, product: Value, block: Value) -> None:
     """Adds a part [64, 64] to a block of the sum in memory, atomically, if there is one.
 
-    A thread adds four numbers at once, and those of a warp lie side by side. By itself that takes 1 to 2 % more time than
-    to let TMA add the block from shared memory, but it leaves 32 KB more to the first cache.
+    A thread adds four numbers at once, and those of a warp lie side by side. By itself that takes 1 to 2 % more time
+    than to let TMA add the block from shared memory, but it leaves 32 KB more to the first cache.
     """
     kb, layout = frame.kb, wgmma(SIDE)
     row, column = (kb.arange(0, SIDE, slice_of(layout, 1 - dim)) for dim in range(2))
