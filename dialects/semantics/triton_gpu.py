@@ -182,6 +182,7 @@ class _Partition:
 
     def __init__(self, program: Program, machine: _Machine, history: History, name: str, num_warps: int) -> None:
         self.program, self.machine, self.history = program, machine, history
+        self.memory = machine.memory
         self.name, self.num_warps = name, num_warps
         self.products: list[Product] = []
         self.stores: list[Store] = []

@@ -15,6 +15,7 @@ from compilemask.dialects.semantics.triton_gpu_product import Product
 from compilemask.dialects.semantics.triton_gpu_schedule import Scheduler, Wait
 from compilemask.dialects.semantics.triton_gpu_shared import Buffer, Storage, allocate, reinterpret
 from compilemask.dialects.semantics.triton_gpu_tma import Descriptor, Load, Store, TensorMap
+from compilemask.dialects.semantics.triton_memory import Memory
 from compilemask.dialects.semantics.triton_ptx import ptx
 from compilemask.dialects.triton import ttg, ttng
 from compilemask.dialects.triton.enums import enum_name
@@ -46,6 +47,7 @@ class Partition(Protocol):
     """What an operation needs to know of the partition that runs it."""
 
     program: Program
+    memory: Memory
     history: History
     name: str
     num_warps: int
@@ -150,7 +152,7 @@ def is_named_barrier(op: ttg.ElementwiseInlineAsmOp) -> bool:
 
 
 def _inline_asm(partition: Partition, op: ttg.ElementwiseInlineAsmOp, operands: list[Any]) -> Results:
-    return (ptx(op.asm_string.data, operands, partition.machine.memory),)
+    return (ptx(op.asm_string.data, operands, partition.memory),)
 
 
 def named_barrier(partition: Partition, op: ttg.ElementwiseInlineAsmOp, operands: list[Any]) -> Iterator[Wait]:
