@@ -6,9 +6,9 @@ Tiles of a mask with /patches are patches of its image.
 
 A variant is `sum` or `leave` (the gradient of queries: summed by the kernel, or left to another one), then the words
 q64 or q128 (queries of a step), s4 (stages), hold or early (whether something holds the weights), loose (rounding is
-not pinned), ahead-none, ahead-full or ahead-all (which scores are computed in the step before), joined by +:
-leave+q64+s4. All variants are compiled first, in parallel; then they are timed in shuffled rounds, with all kernels of
-the gradient, beside the portable ones, with which they are compared.
+not pinned), ahead-none, ahead-full or ahead-all (which scores are computed in the step before), notes (the producer
+leaves some with each step), joined by +: leave+q64+s4. All variants are compiled first, in parallel; then they are
+timed in shuffled rounds, with all kernels of the gradient, beside the portable ones, with which they are compared.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "hold": {"hold_weights": True},
     "early": {"hold_weights": False},
     "loose": {"pin_rounding": False},
+    "notes": {"notes": True},
     **{f"ahead-{which.value}": {"scores_ahead": which} for which in Ahead},
 }
 

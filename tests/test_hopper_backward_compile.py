@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,9 +66,10 @@ def check_steps(code: list[str], head_dim: int, config: HopperBackwardConfig) ->
         assert spills <= most, f"{spills} registers are spilled in a step"
 
 
+@pytest.mark.parametrize("notes", [False, True])
 @pytest.mark.parametrize(("head_dim", "dtype", "sums_queries"), CASES)
-def test_kernel(head_dim: int, dtype: torch.dtype, sums_queries: bool, tmp_path: Path) -> None:
-    config = HopperBackwardConfig.choose(head_dim, ELEMENT[dtype], sums_queries=sums_queries)
+def test_kernel(head_dim: int, dtype: torch.dtype, sums_queries: bool, notes: bool, tmp_path: Path) -> None:
+    config = replace(HopperBackwardConfig.choose(head_dim, ELEMENT[dtype], sums_queries=sums_queries), notes=notes)
     backward_binary.cache_clear()
     binary = backward_binary(head_dim, dtype, config)
     assert binary.shared_bytes <= config.shared_bytes(head_dim) <= SHARED_MEMORY

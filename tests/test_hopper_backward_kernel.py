@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -13,7 +14,7 @@ from compare import assert_close, dense_attention
 from sample_masks import MASKS
 from test_backward_kernels import TOLERANCE, Problem
 from test_hopper_kernel import ELEMENT, storage
-from xdsl.dialects.builtin import ModuleOp, bf16, f16, f32
+from xdsl.dialects.builtin import ModuleOp, f16, f32
 from xdsl.ir import Operation
 
 import compilemask as cm
@@ -108,6 +109,13 @@ def total(problem: Problem, sums: np.ndarray) -> torch.Tensor:
     return grad_q
 
 
+def chosen(
+    head_dim: int, dtype: torch.dtype = torch.float16, *, sums_queries: bool = True, notes: bool
+) -> HopperBackwardConfig:
+    """The kernel's variant, whose producer leaves notes or does not."""
+    return replace(HopperBackwardConfig.choose(head_dim, ELEMENT[dtype], sums_queries=sums_queries), notes=notes)
+
+
 def check(
     mask: cm.Mask,
     queries: int,
@@ -132,29 +140,36 @@ def check(
         assert not found[reference == 0].any(), f"gradient of {name} is not exactly 0"
 
 
+@pytest.mark.parametrize("notes", [False, True])
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("name", ["causal", "window", "shared prompt", "scattered", "full"])
-def test_masks(name: str, head_dim: int) -> None:
-    check(MASKS[name](300, 300), 300, 300, head_dim=head_dim, seed=head_dim)
+def test_masks(name: str, head_dim: int, notes: bool) -> None:
+    config = chosen(head_dim, notes=notes)
+    check(MASKS[name](300, 300), 300, 300, head_dim=head_dim, config=config, seed=head_dim)
 
 
+@pytest.mark.parametrize("notes", [False, True])
 @pytest.mark.parametrize("name", MASKS)
-def test_all_masks_in_batches_and_groups(name: str) -> None:
+def test_all_masks_in_batches_and_groups(name: str, notes: bool) -> None:
     per_head = name.endswith("per head")
-    check(MASKS[name](300, 300), 300, 300, heads=(4, 2) if per_head else (2, 1), batch=2)
+    config = chosen(64, notes=notes)
+    check(MASKS[name](300, 300), 300, 300, heads=(4, 2) if per_head else (2, 1), batch=2, config=config)
 
 
+@pytest.mark.parametrize("notes", [False, True])
 @pytest.mark.parametrize("name", ["causal", "window", "clear", "scattered"])
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (17, 300), (300, 17), (129, 255), (200, 300), (255, 129)])
-def test_lengths(name: str, queries: int, keys: int) -> None:
-    check(MASKS[name](queries, keys), queries, keys, head_dim=64 if queries > keys else 128)
+def test_lengths(name: str, queries: int, keys: int, notes: bool) -> None:
+    head_dim = 64 if queries > keys else 128
+    check(MASKS[name](queries, keys), queries, keys, head_dim=head_dim, config=chosen(head_dim, notes=notes))
 
 
+@pytest.mark.parametrize("notes", [False, True])
 @pytest.mark.parametrize("sums_queries", [True, False])
 @pytest.mark.parametrize("dtype", ELEMENT)
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_types_and_head_dims(dtype: torch.dtype, head_dim: int, sums_queries: bool) -> None:
-    config = HopperBackwardConfig.choose(head_dim, ELEMENT[dtype], sums_queries=sums_queries)
+def test_types_and_head_dims(dtype: torch.dtype, head_dim: int, sums_queries: bool, notes: bool) -> None:
+    config = chosen(head_dim, dtype, sums_queries=sums_queries, notes=notes)
     check(cm.causal() & cm.window(200), 400, 400, head_dim=head_dim, dtype=dtype, config=config)
 
 
@@ -162,8 +177,9 @@ def test_full_tiles_without_partial_ones() -> None:
     check(cm.full(), 512, 256)
 
 
+@pytest.mark.parametrize("notes", [False, True])
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_missing_keys_of_full_tiles_reach_nobody(head_dim: int) -> None:
+def test_missing_keys_of_full_tiles_reach_nobody(head_dim: int, notes: bool) -> None:
     """Their scores are 0, so that their weights overflow where all scores of a row are far below."""
     problem = Problem(cm.full(), 256, 200, head_dim=head_dim, dtype=torch.bfloat16, scale=8.0)
     problem.q[:] = 1 + problem.q.abs()
@@ -171,7 +187,7 @@ def test_missing_keys_of_full_tiles_reach_nobody(head_dim: int) -> None:
     problem = replaced_forward(problem)
     assert problem.lse.max() < -200
     grad_q, grad_k, grad_v = problem.expected()
-    config = HopperBackwardConfig.choose(head_dim, bf16)
+    config = chosen(head_dim, torch.bfloat16, notes=notes)
     for found, reference in zip(backward(problem, config), (grad_k, grad_v, grad_q), strict=True):
         assert found.isfinite().all()
         assert_close(found, reference, 5e-2)
@@ -184,18 +200,21 @@ def replaced_forward(problem: Problem) -> Problem:
     return problem
 
 
+@pytest.mark.parametrize("notes", [False, True])
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_rows_that_see_nothing_and_keys_that_nobody_sees(head_dim: int) -> None:
-    mask = cm.where(lambda q, kv: (q % 3 == 0) & (kv < 150) & (kv % 5 > 1))
-    check(mask, 200, 200, heads=(2, 1), head_dim=head_dim)
-    check(cm.causal(align="bottom_right"), 300, 140, head_dim=head_dim)
-    check(cm.padding(torch.zeros(1, dtype=torch.int32)), 140, 140, head_dim=head_dim)
+def test_rows_that_see_nothing_and_keys_that_nobody_sees(head_dim: int, notes: bool) -> None:
+    mask, config = cm.where(lambda q, kv: (q % 3 == 0) & (kv < 150) & (kv % 5 > 1)), chosen(head_dim, notes=notes)
+    check(mask, 200, 200, heads=(2, 1), head_dim=head_dim, config=config)
+    check(cm.causal(align="bottom_right"), 300, 140, head_dim=head_dim, config=config)
+    check(cm.padding(torch.zeros(1, dtype=torch.int32)), 140, 140, head_dim=head_dim, config=config)
 
 
+@pytest.mark.parametrize("notes", [False, True])
 @pytest.mark.parametrize("lane", range(4))
-def test_steps_whose_pairs_are_all_in_one_word(lane: int) -> None:
+def test_steps_whose_pairs_are_all_in_one_word(lane: int, notes: bool) -> None:
     """Steps of which nobody sees anything are passed by: all four words of a pattern's rows say so, not some."""
-    check(cm.where(lambda q, kv, lane: q // 2 % 4 == lane, lane=lane), 130, 130)
+    mask = cm.where(lambda q, kv, lane: q // 2 % 4 == lane, lane=lane)
+    check(mask, 130, 130, config=chosen(64, notes=notes))
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.3, 1.0])
@@ -225,6 +244,8 @@ VARIANTS = {
     "scores ahead": HopperBackwardConfig(queries=128, scores_ahead=Ahead.FULL),
     "three stages": HopperBackwardConfig(queries=128, stages=3, scores_ahead=Ahead.NONE, sums_queries=False),
     "all scores ahead, left": HopperBackwardConfig(queries=64, sums_queries=False, scores_ahead=Ahead.ALL),
+    "notes, scores ahead": HopperBackwardConfig(queries=128, scores_ahead=Ahead.FULL, notes=True),
+    "notes, four stages": HopperBackwardConfig(queries=64, stages=4, sums_queries=False, notes=True),
 }
 
 
@@ -271,13 +292,14 @@ def synchronization(kernel: ModuleOp) -> list[Operation]:
     ]
 
 
+@pytest.mark.parametrize("notes", [False, True])
 @pytest.mark.parametrize(("sums_queries", "groups"), [(True, (1, 2)), (False, (1,))])
-def test_all_synchronization_is_needed(sums_queries: bool, groups: tuple[int, ...]) -> None:
+def test_all_synchronization_is_needed(sums_queries: bool, groups: tuple[int, ...], notes: bool) -> None:
     """Without any one wait, arrival, fence or barrier, some order of events is an error.
 
     The third tile of keys is seen in full tiles alone, or by nobody. In a group, full visits begin anew behind others.
     """
-    config = HopperBackwardConfig.choose(128, f16, sums_queries=sums_queries)
+    config = chosen(128, sums_queries=sums_queries, notes=notes)
     kernel = kernel_of(128, torch.float16, config)
     # Unseen keys, rows that see nothing in some steps of a tile and not in others, and full tiles behind them.
     some = cm.where(lambda q, kv: (kv <= q + 100) & ((q % 50 != 7) | (q < 60)) & (kv < 190) & (kv % 9 != 3))

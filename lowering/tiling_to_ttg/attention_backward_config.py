@@ -43,6 +43,8 @@ class HopperBackwardConfig:
     a step ahead, and one computes weights while the products of the other run. Where every step waits, both compute
     weights at the same time, and full steps take 3 % longer. With a third of `stages` they take 2 to 4 % less; but
     masked steps take up to a fifth longer then, as what they spill has no room beside it in the first cache.
+    With `notes` the producer tells consumers what they would otherwise look up and keep: a masked step of
+    `queries` 64 and D 128 spills 1 register then, or 2, instead of 8 to 12.
     `hold_weights` and `pin_rounding` keep ptxas and LLVM from moving what should run beside a product, as
     `hold_softmax` and `pin_rounding` do in `HopperConfig`. With `query_patch` and `key_patch` tiles of queries and keys
     are such patches of an image (`lowering/patch_grid.py`).
@@ -54,6 +56,7 @@ class HopperBackwardConfig:
     hold_weights: bool = True
     pin_rounding: bool = True
     scores_ahead: Ahead = Ahead.NONE
+    notes: bool = False
     consumer_registers: int = 240
     producer_registers: int = 24
     query_patch: Patch | None = None

@@ -11,7 +11,13 @@ from typing import NamedTuple
 
 from xdsl.dialects.builtin import AnyFloat, f32, i32
 
-from compilemask.dialects.triton.layouts import BlockedLayout, NvidiaMmaLayout, NvmmaSharedLayout, SliceLayout
+from compilemask.dialects.triton.layouts import (
+    BARRIER_LAYOUT,
+    BlockedLayout,
+    NvidiaMmaLayout,
+    NvmmaSharedLayout,
+    SliceLayout,
+)
 from compilemask.lowering.tiling_to_tt.builder import Arg, Value, ptr
 from compilemask.lowering.tiling_to_tt.patch_order import geometry_arguments
 from compilemask.lowering.tiling_to_ttg.attention_backward_config import HopperBackwardConfig
@@ -25,6 +31,8 @@ INPUTS, OUTPUTS = ("q", "k", "v", "grad"), ("grad_k", "grad_v")
 SECTIONS = ("tiles", "order", "visits", "patterns", "columns")
 SIZES = ("heads", "group", "queries", "keys", "key_tiles", "mask_batch_stride", "mask_head_stride", "all_heads")
 """`all_heads` counts the key heads of all batches."""
+NOTE_WORDS = 8
+"""Room for a note (`attention_backward_notes.py`)."""
 
 
 def kernel_arguments(config: HopperBackwardConfig) -> list[Arg]:
@@ -97,6 +105,8 @@ class Frame:
     shift: Numbers
     delta: Numbers
     """Of each stage, a number for each row."""
+    notes: Buffer | None
+    """Of each stage, the words of a `Note` on its step."""
     full: Barriers
     empty: Barriers
     """Of each stage."""
@@ -153,6 +163,7 @@ def open_frame(kb: GpuKernelBuilder, head_dim: int, element_type: AnyFloat, conf
         grad=source("grad", queries, config.query_patch, stages),
         shift=numbers("shift"),
         delta=numbers("delta"),
+        notes=kb.alloc((NOTE_WORDS,), i32, BARRIER_LAYOUT, count=stages).named("notes") if config.notes else None,
         full=kb.barriers(stages),
         empty=kb.barriers(stages, CONSUMERS),
         key=source("k", TILE, config.key_patch),

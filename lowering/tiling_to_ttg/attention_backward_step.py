@@ -8,6 +8,7 @@ dQ = dS K sums over the keys of both warpgroups, which exchange their slopes thr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import f32, i32
@@ -24,9 +25,7 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_exchange import (
     wait_for_step_before,
 )
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
-from compilemask.lowering.tiling_to_ttg.attention_backward_sums import add_to_queries, block_of, no_block
-from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, Visits
-from compilemask.lowering.tiling_to_ttg.attention_bits import bits_of_step
+from compilemask.lowering.tiling_to_ttg.attention_backward_sums import add_to_queries, no_block
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer, Product
 
@@ -62,19 +61,24 @@ class State(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Where a step stands: the first of its queries, of a head's visits."""
+    """What a step knows besides its queries."""
 
-    tile: KeyTile
-    visits: Visits
-    first: Value
+    block: Callable[[], Value]
+    """Emits where a warpgroup's part of the gradient of queries belongs; not behind the end of the step's stage."""
     words: Value | None = None
-    """[64, 4] of the query tile's pattern; None if all pairs are visible."""
+    """[64, 4] of a pattern, with the step's bits first; None if all pairs are visible."""
     seeing: Value | None = None
-    """Bits of the octets of the query tile that see some of the warpgroup's keys; known with `words`."""
+    """Not 0 if some of the queries see some of the warpgroup's keys; known with `words`."""
+    blind: Value | None = None
+    """Not 0 if there may be queries that see nothing; known with `words`."""
 
-    def block(self, frame: Frame, part: int) -> Value:
-        """Where the sum of a warpgroup's part of the gradient of queries lies."""
-        return block_of(frame, part, self.visits.head, self.first)
+
+def await_queries(frame: Frame, state: State) -> Value:
+    """Waits for the queries of the next step, whose place this gives, unless its scores are known."""
+    place, phase = frame.place(state.number)
+    if state.scores is None:
+        frame.full[place].wait(phase)
+    return place
 
 
 def _start_scores(frame: Frame, part: int, number: Value) -> Product:
@@ -89,31 +93,24 @@ def _scores_of(frame: Frame, part: int, number: Value) -> Value:
 
 
 def advance(frame: Frame, part: int, state: State, step: Step) -> State:
-    """The sums with a step's queries in them, if all pairs are visible."""
-    if state.scores is not None:
-        return _computed_ahead(frame, part, state, step)
-    place, phase = frame.place(state.number)
-    frame.full[place].wait(phase)
-    return _computed(frame, part, state, step)
+    """The sums with a step's queries in them, which have come, if all pairs are visible."""
+    compute = _computed if state.scores is None else _computed_ahead
+    return compute(frame, part, state, step)
 
 
 def advance_masked(frame: Frame, part: int, state: State, step: Step) -> State:
     """The same if some queries may not see some of the keys."""
-    kb, (place, phase) = frame.kb, frame.place(state.number)
-    if state.scores is None:
-        frame.full[place].wait(phase)
-    with kb.if_else(step.visits.blind != 0) as some, some.then():
-        clean_queries(frame, part, place)
-    assert step.words is not None
+    kb, (place, _) = frame.kb, frame.place(state.number)
+    assert step.blind is not None
     assert step.seeing is not None
-    words, seeing = bits_of_step(kb, step.words, step.seeing, step.first, frame.config.queries)
-    step = step._replace(words=words)
+    with kb.if_else(step.blind != 0) as some, some.then():
+        clean_queries(frame, part, place)
     if state.scores is not None:
         compute = _computed_ahead
     else:
         in_halves = frame.config.sums_queries and frame.config.queries > ROWS
         compute = _computed_by_halves if in_halves else _computed
-    with kb.if_else(seeing != 0) as some:
+    with kb.if_else(step.seeing != 0) as some:
         with some.then():
             some.yield_(*compute(frame, part, state, step).values)
         with some.otherwise():
@@ -131,14 +128,14 @@ def _passed_by(frame: Frame, part: int, state: State, step: Step) -> State:
         Block(frame, part, place).leave(nothing, slot(frame, state.number))
         kb.fence_async_shared()
         product = kb.warp_group_dot_wait(multiply_at_once(frame, part, state.number))
+        add_to_queries(frame, product, step.block())
         frame.empty[place].arrive()
-        add_to_queries(frame, product, step.block(frame, part))
     following = None if state.scores is None else _scores_of(frame, part, state.number + 1)
     return State(state.grad_key, state.grad_value, state.number + 1, following)
 
 
 def _computed(frame: Frame, part: int, state: State, step: Step) -> State:
-    """The sums with a step's queries in them, which have come."""
+    """The sums with a step's queries in them."""
     kb, (place, phase) = frame.kb, frame.place(state.number)
     block = Block(frame, part, place)
     scores, rises = block.scores(), block.rises()
@@ -155,7 +152,7 @@ def _computed(frame: Frame, part: int, state: State, step: Step) -> State:
     grad_value = kb.warp_group_dot(weight_operand, block.grad, state.grad_value)
     slope_operand = block.operand(slopes)
     grad_query = multiply_at_once(frame, part, state.number)
-    sums = grad_query, step.block(frame, part)
+    sums = grad_query, step
     return _finish(frame, state, place, grad_value, slope_operand, block.query, sums)
 
 
@@ -182,7 +179,7 @@ def _computed_by_halves(frame: Frame, part: int, state: State, step: Step) -> St
     grad_query = multiply_at_once(frame, part, state.number)
     value_sum = kb.warp_group_dot_wait(grad_value, pending=3)
     key_sum = kb.warp_group_dot_wait(grad_key, pending=1)
-    add_to_queries(frame, kb.warp_group_dot_wait(grad_query), step.block(frame, part))
+    add_to_queries(frame, kb.warp_group_dot_wait(grad_query), step.block())
     frame.empty[place].arrive()
     return State(key_sum, value_sum, state.number + 1)
 
@@ -218,8 +215,8 @@ def _computed_ahead(frame: Frame, part: int, state: State, step: Step) -> State:
     if grad_query is not None and state.block is not None:
         add_to_queries(frame, kb.warp_group_dot_wait(grad_query, pending=2), state.block)
     key_sum = kb.warp_group_dot_wait(grad_key, pending=1)
+    own = None if state.block is None else step.block()
     frame.empty[place].arrive()
-    own = None if state.block is None else step.block(frame, part)
     return State(key_sum, value_sum, state.number + 1, kb.warp_group_dot_wait(following), own)
 
 
@@ -230,15 +227,15 @@ def _finish(
     grad_value: Product,
     slopes: Value,
     query: Buffer,
-    sums: tuple[Product, Value] | None = None,
+    sums: tuple[Product, Step] | None = None,
 ) -> State:
     """Waits for the products of a step, frees its buffer, and adds its part of the gradient of queries to a block."""
     kb = frame.kb
     value_sum = kb.warp_group_dot_wait(grad_value, pending=0 if sums is None else 1)
     grad_key = kb.warp_group_dot(slopes, query, state.grad_key)
     if sums is not None:
-        product, own = sums
-        add_to_queries(frame, kb.warp_group_dot_wait(product, pending=1), own)
+        product, step = sums
+        add_to_queries(frame, kb.warp_group_dot_wait(product, pending=1), step.block())
     key_sum = kb.warp_group_dot_wait(grad_key)
     frame.empty[place].arrive()
     return State(key_sum, value_sum, state.number + 1)

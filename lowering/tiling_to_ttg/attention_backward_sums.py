@@ -25,12 +25,12 @@ def no_block(frame: Frame) -> Value:
     return frame.kb.constant(-1, i32)
 
 
-def block_of(frame: Frame, part: int, head: Value, first: Value) -> Value:
-    """The block that a warpgroup's part belongs to, of a step of a head from query `first` on."""
+def block_of(frame: Frame, head: Value, first: Value) -> Value:
+    """The first of the blocks, one for each warpgroup, that a step of a head from query `first` on adds to."""
     kb = frame.kb
     # A step is one block of rows and two of columns, or the other way round.
     row_blocks = kb.ceil_div(kb.arg("queries"), TILE) * (TILE // SIDE)
-    return (head * row_blocks + first // SIDE) * (frame.head_dim // SIDE) + part
+    return (head * row_blocks + first // SIDE) * (frame.head_dim // SIDE)
 
 
 def add_to_queries(frame: Frame, product: Value, block: Value) -> None:

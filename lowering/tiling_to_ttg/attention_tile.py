@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from xdsl.dialects.builtin import i32
 
-from compilemask.dialects.triton.layouts import WARP_SIZE, BlockedLayout
 from compilemask.lowering.descriptor_layout import ORDER_WORDS
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_config import HopperConfig
-from compilemask.lowering.tiling_to_ttg.attention_frame import RECORD_WORDS, Frame
+from compilemask.lowering.tiling_to_ttg.attention_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_order import Order, folded
 from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder
+from compilemask.lowering.tiling_to_ttg.shared_words import load_words, store_words
 
 NO_TILE = -1
 """The number in a record that says that the program is done."""
@@ -127,28 +127,17 @@ def write_record(frame: Frame, tile: Tile | None, iteration: Value) -> None:
     assert frame.record is not None
     assert frame.record_full is not None
     assert frame.record_empty is not None
-    index = kb.arange(0, RECORD_WORDS, _record_layout(1))
-    words = kb.full((RECORD_WORDS,), NO_TILE, i32, _record_layout(1))
-    for position, word in enumerate(tile or ()):
-        words = kb.where(index == position, word, words)
     frame.record_empty.wait((iteration % 2) ^ 1)
-    frame.record.store(words)
+    store_words(kb, frame.record, tile or (), NO_TILE)
     frame.record_full.arrive()
 
 
 def read_record(frame: Frame, num_warps: int, iteration: Value) -> Tile:
     """The program's next tile, if there is one, when the producer has written it."""
-    kb, layout = frame.kb, _record_layout(num_warps)
     assert frame.record is not None
     assert frame.record_full is not None
     assert frame.record_empty is not None
     frame.record_full.wait(iteration % 2)
-    words = frame.record.load(layout)
+    words = load_words(frame.kb, frame.record, num_warps, len(Tile._fields))
     frame.record_empty.arrive()
-    index = kb.arange(0, RECORD_WORDS, layout)
-    return Tile(*(kb.reduce(kb.where(index == i, words, 0), 0, "sum") for i in range(len(Tile._fields))))
-
-
-def _record_layout(num_warps: int) -> BlockedLayout:
-    """Every thread holds the whole record."""
-    return BlockedLayout.of([RECORD_WORDS], [WARP_SIZE], [num_warps], [0])
+    return Tile(*words)
