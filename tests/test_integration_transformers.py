@@ -35,6 +35,9 @@ def model_of(kind: str, implementation: str, **options: Any) -> Any:
         config, model = transformers.LlamaConfig(**sizes), transformers.LlamaForCausalLM
     elif kind == "mistral":
         config, model = transformers.MistralConfig(**sizes), transformers.MistralForCausalLM
+    elif kind == "gpt_oss":
+        experts = {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 9}
+        config, model = transformers.GptOssConfig(**sizes, **experts), transformers.GptOssForCausalLM
     else:
         layers = ["sliding_attention", "full_attention"]
         config = transformers.Gemma3TextConfig(**sizes, layer_types=layers, sliding_window=9)
@@ -83,6 +86,61 @@ def test_decoding() -> None:
     assert torch.equal(compiled.generate(IDS, **options), eager.generate(IDS, **options))
 
 
+@pytest.mark.parametrize("kind", ["llama", "mistral"])
+def test_decoding_with_a_static_cache(kind: str) -> None:
+    """The model is given a mask that was made for it before, and counts on in what the mask has its offset from."""
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "cache_implementation": "static"}
+    options |= {"return_dict_in_generate": True, "output_logits": True}
+    eager, compiled = (
+        model_of(kind, name, **({"sliding_window": 7} if kind == "mistral" else {})).double().eval()
+        for name in ("eager", integration.NAME)
+    )
+    found, expected = (model.generate(IDS, **options) for model in (compiled, eager))
+    assert torch.equal(found.sequences, expected.sequences)
+    for a, b in zip(found.logits, expected.logits, strict=True):
+        assert_close(a, b, 1e-5)
+
+
+def test_sinks() -> None:
+    """In float32: the experts of the model take nothing else."""
+    models = [model_of("gpt_oss", name) for name in ("eager", integration.NAME)]
+    for model in models:
+        for layer in model.model.layers:
+            torch.nn.init.constant_(layer.self_attn.sinks, 2.0)
+    for expected, found in zip(*(results_of(model, None, IDS) for model in models), strict=True):
+        assert_close(found, expected, 1e-3)
+
+
+def test_position_bias() -> None:
+    """T5 adds what it has learned to scores, of its decoder and of its encoder, with padding."""
+    sizes = {"vocab_size": 50, "d_model": 32, "d_kv": 8, "num_layers": 2, "num_heads": 4, "d_ff": 48}
+    there = torch.ones(2, LENGTH, dtype=torch.long)
+    there[1, 35:] = 0
+    found = []
+    for name in ("eager", integration.NAME):
+        torch.manual_seed(0)
+        config = transformers.T5Config(**sizes, dropout_rate=0.0, decoder_start_token_id=0)
+        model = transformers.T5ForConditionalGeneration._from_config(config, attn_implementation=name).double()
+        logits = model(input_ids=IDS, attention_mask=there, decoder_input_ids=IDS[:, :17]).logits
+        logits.square().mean().backward()
+        found.append([logits, *(x.grad for x in model.parameters())])
+    for a, b in zip(*found, strict=True):
+        assert_close(a, b, 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4), (2, 4)])
+def test_bias_softcap_and_sinks_together(shape: tuple[int, int]) -> None:
+    q, k, v = random_inputs(2, 4, 2, 9, 11, 8, torch.float64)
+    bias, sinks = torch.randn(*shape, 9, 11, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    out, _ = integration.attention_forward(
+        torch.nn.Module(), q, k, v, cm.full(), softcap=1.5, position_bias=bias, s_aux=sinks
+    )
+    scores = 1.5 * torch.tanh(q @ k.repeat_interleave(2, 1).mT / 8**0.5 / 1.5) + bias
+    scores = torch.cat([scores, sinks.view(1, 4, 1, 1).expand(2, 4, 9, 1)], dim=-1)
+    expected = scores.softmax(dim=-1)[..., :-1] @ v.repeat_interleave(2, 1)
+    assert_close(out.transpose(1, 2), expected, 1e-6)
+
+
 @pytest.mark.parametrize(
     ("said", "of_module", "causal"), [(None, True, True), (None, False, False), (False, True, False)]
 )
@@ -109,5 +167,8 @@ def test_what_is_refused() -> None:
     q = torch.randn(1, 2, 5, 8)
     with pytest.raises(MaskError, match="dropout"):
         integration.attention_forward(torch.nn.Module(), q, q, q, None, dropout=0.1)
+    for name in ("sinks", "block_indices"):
+        with pytest.raises(MaskError, match=name):
+            integration.attention_forward(torch.nn.Module(), q, q, q, None, **{name: torch.zeros(1)})
     with pytest.raises(MaskError, match="tensor"):
         integration.attention_forward(torch.nn.Module(), q, q, q, torch.ones(1, 1, 5, 5))
