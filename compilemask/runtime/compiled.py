@@ -29,7 +29,13 @@ from compilemask.runtime.kernel_text import (
     descriptor_kernels,
     host_functions,
 )
-from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter, image_parameters
+from compilemask.runtime.modes import has_content, outside_transformations
+from compilemask.runtime.parameters import (
+    Parameter,
+    batch_shape,
+    checked_parameter,
+    image_parameters,
+)
 from compilemask.runtime.program import Program, forget_programs, load_kernels, program_for
 from compilemask.runtime.requirements import check_values
 from compilemask.runtime.validate import check_lengths, check_patches, check_rows
@@ -172,7 +178,7 @@ class Compiled:
             self._check_raster(patches)
             if gradient and patches.query_patch != patches.key_patch:
                 raise ShapeError(f"gradients need patches of one shape, not {patches}")
-        where = indexed(torch.device(device))
+        where = indexed(device)
         self._check_lengths(queries, keys)
         if not gradient:
             return self._built_on(where, queries, keys, rows, patches)
@@ -220,20 +226,22 @@ class Compiled:
             parameters = (*parameters, *image_parameters(patches))
             queries, keys = patches.queries.total, patches.keys.total
         key = None
-        if self._is_constant and (device.type == "cpu" or not is_capturing()):
+        if self._is_constant and has_content() and (device.type == "cpu" or not is_capturing()):
             stream = current_stream(device.index) if device.type == "cuda" else 0
             key = (program, self._numbers, queries, keys, patches, device, stream)
             if (found := _constant_descriptors.find(key)) is not None:
                 return found
-        descriptor = program.build(parameters, queries, keys, device)
+        with outside_transformations():
+            descriptor = program.build(parameters, queries, keys, device)
         if key is not None:
             _constant_descriptors.keep(key, descriptor)
         return descriptor
 
     def _check_lengths(self, queries: int, keys: int) -> None:
         check_lengths(queries, keys)
-        if self.limits:
-            check_limits(self.limits, self._values, queries, keys)
+        if self.limits and (has_content() or not self.tables):
+            with outside_transformations():
+                check_limits(self.limits, self._values, queries, keys)
 
     def _program_for(self, rows: int | None, patches: Patches | None) -> Program:
         """The program whose tiles are patches, or have so many rows."""
@@ -378,8 +386,13 @@ def parameters_of(mask: Mask) -> tuple[Parameter, ...]:
     return tuple(checked_parameter(p.name, p.value, p.is_table) for p in mask.parameters)
 
 
-def indexed(device: torch.device) -> torch.device:
+def indexed(device: torch.device | str) -> torch.device:
     """The device, a CUDA device with its index. Raises DeviceError if there is no backend for it, or no such device."""
+    if not isinstance(device, torch.device):
+        try:
+            device = torch.device(device)
+        except (RuntimeError, TypeError):
+            raise DeviceError(f"{device!r} is no device; there is a backend for cpu and cuda") from None
     if device.type == "cpu":
         return torch.device("cpu")
     if device.type != "cuda":

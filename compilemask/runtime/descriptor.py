@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from compilemask.errors import DescriptorError, ShapeError
 from compilemask.lowering.descriptor_layout import (
@@ -277,15 +279,16 @@ def _numbers_of(layout: Layout) -> torch.Tensor:
     if torch.is_inference_mode_enabled():
         with torch.inference_mode(False):
             return _numbers_of(layout)
-    return _kept_numbers(layout).clone()
+    return torch.from_numpy(_kept_numbers(layout).copy())
 
 
 @lru_cache(maxsize=64)
-def _kept_numbers(layout: Layout) -> torch.Tensor:
+def _kept_numbers(layout: Layout) -> NDArray[np.int64]:
+    """No tensor: under a mode one of no content might be kept."""
     sizes = [layout.batch, layout.heads, layout.queries, layout.keys, layout.rows]
     numbers = [*sizes, layout.pair_capacity, layout.pattern_capacity, int(layout.shared)]
     numbers += [0] * PATCH_WORDS if layout.patches is None else layout.patches.words
-    return torch.tensor(numbers, dtype=torch.int64, device="cpu")
+    return np.array(numbers, dtype=np.int64)
 
 
 @lru_cache(maxsize=1024)

@@ -13,6 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from compilemask.errors import DTypeError, MaskError, ShapeError
 from compilemask.lowering.patch_grid import Patches
 from compilemask.passes.interval_patch import extra_arguments
+from compilemask.runtime.modes import has_content
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool)
@@ -134,7 +135,7 @@ def on_device(parameter: Parameter, device: torch.device) -> Parameter:
         return parameter
     if table.device == device and table.dtype == torch.int32 and table.is_contiguous():
         return parameter
-    if table.device.type != "cpu" or device.type == "cpu":
+    if table.device.type != "cpu" or device.type == "cpu" or not has_content():
         return Parameter(parameter.name, _usable(parameter.name, table, device))
     version = None if table.is_inference() else table._version
     if table not in _copies:

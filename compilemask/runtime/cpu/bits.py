@@ -40,11 +40,13 @@ def to_int32(words: Ints) -> NDArray[np.int32]:
     return words.astype(np.uint32).view(np.int32)
 
 
-_KEYS = torch.arange(128)
+# No tensors: under a mode in which this is imported they might have no content.
+_KEYS = np.arange(128)
 _WORD_OF_KEY = (_KEYS >> 1) & 3
-_BIT_OF_KEY = (2 * (_KEYS >> 3) + (_KEYS & 1)).to(torch.int32)
+_BIT_OF_KEY = (2 * (_KEYS >> 3) + (_KEYS & 1)).astype(np.int32)
 
 
 def unpack(words: torch.Tensor) -> torch.Tensor:
     """bool [..., 128], one per key, from int32 words [..., 4] on the CPU."""
-    return ((words[..., _WORD_OF_KEY] >> _BIT_OF_KEY) & 1).bool()
+    word, bit = torch.from_numpy(_WORD_OF_KEY), torch.from_numpy(_BIT_OF_KEY)
+    return ((words[..., word] >> bit) & 1).bool()
