@@ -9,7 +9,7 @@ import torch
 
 from compilemask.errors import MaskError, ShapeError
 from compilemask.language.builder import Builder
-from compilemask.language.extent import Extent
+from compilemask.language.extent import Extent, Length, by_mask
 from compilemask.language.from_mask_mod import from_mask_mod
 from compilemask.language.leaves import full
 from compilemask.language.mask import Mask
@@ -48,13 +48,14 @@ class _ForLengths(Mask):
 class _ExactLengths(Extent):
     """Refuses all other numbers of queries and keys."""
 
-    def check(self, given: Sequence[int | torch.Tensor], queries: int, keys: int) -> None:
+    def check(self, given: Sequence[int | torch.Tensor], queries: Length, keys: Length) -> None:
         wanted: tuple[int, int] = cast("Any", self.end)()
-        if (queries, keys) != wanted:
-            raise MaskError(
-                f"{self.what} is for {wanted[0]} queries and {wanted[1]} keys, got {queries} and {keys}; "
-                "make a new one for other lengths"
-            )
+        for lengths in by_mask(queries, keys):
+            if lengths != wanted:
+                raise MaskError(
+                    f"{self.what} is for {wanted[0]} queries and {wanted[1]} keys, got {lengths[0]} and {lengths[1]}; "
+                    "make a new one for other lengths"
+                )
 
 
 def from_block_mask(

@@ -94,6 +94,13 @@ def test_block_mask_is_for_its_lengths() -> None:
             cm.compile(mask).descriptor(*lengths)
 
 
+def test_block_mask_is_for_the_lengths_of_each_batch_s_part() -> None:
+    inner = cm.from_block_mask(block_mask(causal, None, 8, 8))
+    cm.concatenate([inner, cm.full()], [[0, 8, 20], [0, 8, 20]]).check_lengths(20, 20)
+    with pytest.raises(cm.MaskError, match="BlockMask is for 8 queries and 8 keys, got 5 and 5"):
+        cm.concatenate([inner, cm.full()], [[0, 8, 20], [0, 5, 20]]).check_lengths(20, 20)
+
+
 @pytest.mark.parametrize("mask_mod", [None, causal])
 def test_block_mask_put_together_from_blocks(mask_mod: Any) -> None:
     counts = torch.tensor([[[1, 2]]], dtype=torch.int32)

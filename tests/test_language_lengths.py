@@ -9,6 +9,7 @@ import torch
 from compare import TOLERANCE, assert_close, dense_attention, random_inputs
 
 import compilemask as cm
+from compilemask.errors import MaskError
 
 N = 100
 SPEAKS_OF_100: dict[str, tuple[cm.Mask, str]] = {
@@ -49,6 +50,29 @@ def test_too_short(name: str) -> None:
     batch, heads = mask.batch_shape
     with pytest.raises(cm.MaskError, match=message):
         cm.attention(*random_inputs(batch, heads, heads, N - 1, N - 1, 16), mask)
+
+
+def test_each_batch_fits_its_own_part() -> None:
+    """A part that is long enough in one batch does not make up for one that is too short in another."""
+    sizes = torch.tensor([10, 3])
+    cm.document([[0, 10], [0, 3]]).place((0, sizes), (0, sizes)).check_lengths(10, 10)
+    with pytest.raises(MaskError, match="last offset is 10; for 3 queries and 3 keys"):
+        cm.document([[0, 10], [0, 10]]).place((0, sizes), (0, sizes)).check_lengths(10, 10)
+    offsets = [[0, 5, 10], [0, 2, 10]]
+    cm.concatenate([cm.hstu(2), cm.full()], offsets).check_lengths(10, 10)
+    with pytest.raises(MaskError, match="history is 5; for 2 queries"):
+        cm.concatenate([cm.hstu(5), cm.full()], offsets).check_lengths(10, 10)
+    moved = [cm.document([0, 2]).shift(by, by) for by in (torch.tensor([1, 0]), torch.tensor([1, 1]))]
+    cm.concatenate([moved[0], cm.full()], [[0, 3, 10], [0, 2, 10]]).check_lengths(10, 10)
+    with pytest.raises(MaskError, match="last offset is 2; for 1 queries"):
+        cm.concatenate([moved[1], cm.full()], [[0, 3, 10], [0, 2, 10]]).check_lengths(10, 10)
+
+
+@pytest.mark.parametrize("mask", [cm.padding([0]), cm.hstu(0), cm.document([0, 0]), cm.window(3)])
+def test_what_is_moved_behind_the_end_is_gone(mask: cm.Mask) -> None:
+    moved = mask.shift(20, 20)
+    moved.check_lengths(4, 4)
+    assert not moved.dense(4, 4).any()
 
 
 def test_padding_counts_keys() -> None:

@@ -7,9 +7,12 @@ and cutting them off would hide it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from compilemask.errors import MaskError
 
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
     from compilemask.language.values import Value
 
 
+TABLE_RANK = 3
+_Table: TypeAlias = NDArray[np.int64]
+Length: TypeAlias = int | _Table
+"""Of a sequence, or of that of each mask."""
 # By their numbers of arguments, of which a type checker knows those of a lambda.
 End = Callable[[], Any] | Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
 Sizes = Callable[[Any, Any, Any, Any], tuple[Any, Any]] | Callable[[Any, Any, Any, Any, Any, Any], tuple[Any, Any]]
@@ -32,21 +39,26 @@ class Extent:
     """Names the length in an error, e.g. "document: the last offset"."""
     values: tuple[Value, ...]
     end: End
-    """The length from the values, each an int or an int64 tensor of shape [B, H, n]."""
+    """The length from the values, each an int or an int64 array of shape [B, H, n]."""
     keys_only: bool = False
     """Whether it speaks of keys alone, and not of positions, at which there may be a query or a key."""
     is_image: bool = False
     """Whether the values are the origin and the sizes of an image or a video in raster order."""
 
-    def check(self, given: Sequence[int | torch.Tensor], queries: int, keys: int) -> None:
+    def check(self, given: Sequence[int | torch.Tensor], queries: Length, keys: Length) -> None:
         """Raises `MaskError` if the values speak of a longer sequence. Reads nothing from device memory."""
         if (values := _on_host(given)) is None:
             return
         length: Callable[..., Any] = cast("Any", self.end)
-        end = _greatest(length(*values))
-        most = keys if self.keys_only else max(queries, keys)
-        if end > most:
-            raise MaskError(f"{self.what} is {end}; for {queries} queries and {keys} keys expected at most {most}")
+        masks = by_mask(length(*values), queries, keys)
+        too_long = [each for each in masks if each[0] > self._most(*each[1:])]
+        if too_long:
+            end, queries, keys = max(too_long)
+            lengths = f"{queries} queries and {keys} keys"
+            raise MaskError(f"{self.what} is {end}; for {lengths} expected at most {self._most(queries, keys)}")
+
+    def _most(self, queries: int, keys: int) -> int:
+        return keys if self.keys_only else max(queries, keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +67,10 @@ class Room(Extent):
     looks at the table's shape alone, which is known wherever the table lives.
     """
 
-    def check(self, given: Sequence[int | torch.Tensor], queries: int, keys: int) -> None:
+    def check(self, given: Sequence[int | torch.Tensor], queries: Length, keys: Length) -> None:
         room: Callable[..., int] = cast("Any", self.end)
-        entries, (needed, of) = room(*given), (keys, "keys") if self.keys_only else (queries, "queries")
+        entries, (of_all, of) = room(*given), (keys, "keys") if self.keys_only else (queries, "queries")
+        needed = max(length for (length,) in by_mask(of_all))
         if entries < needed:
             raise MaskError(f"{self.what} has entries for {entries} {of}, got {needed} {of}")
 
@@ -83,7 +96,7 @@ class Limit:
     transposed: bool = False
     """Whether the axes of the mask are exchanged: its rows are keys."""
 
-    def check(self, parameters: Mapping[str, int | torch.Tensor], queries: int, keys: int) -> None:
+    def check(self, parameters: Mapping[str, int | torch.Tensor], queries: Length, keys: Length) -> None:
         """Raises `MaskError` if the extent does not fit the sequence. Reads nothing from device memory.
 
         Tables have shape [B, H, n].
@@ -94,7 +107,8 @@ class Limit:
             if (values := _on_host([parameters[name] for name in names])) is None:
                 return
             sizes: Callable[..., tuple[Any, Any]] = cast("Any", plane.sizes)
-            queries, keys = (_greatest(size) for size in sizes(queries, keys, *values))
+            # A part that begins behind the end has nothing.
+            queries, keys = (_at_least_none(_of_masks(size)) for size in sizes(queries, keys, *values))
         self.extent.check([parameters[name] for name in self.names], queries, keys)
 
     def image(self, parameters: Mapping[str, int | torch.Tensor]) -> tuple[int, tuple[int, ...]] | None:
@@ -107,15 +121,28 @@ class Limit:
         return (values[0], tuple(values[1:])) if len(values) == len(self.names) else None
 
 
-def _on_host(given: Sequence[int | torch.Tensor]) -> list[int | torch.Tensor] | None:
+def _on_host(given: Sequence[int | torch.Tensor]) -> list[int | _Table] | None:
     """Parameters for arithmetic; None if one lies in device memory."""
     if any(not isinstance(value, int) and value.device.type != "cpu" for value in given):
         return None
-    return [value if isinstance(value, int) else value.long() for value in given]
+    return [value if isinstance(value, int) else value.numpy().astype(np.int64, copy=False) for value in given]
 
 
-def _greatest(value: int | torch.Tensor) -> int:
-    return value if isinstance(value, int) else int(value.max())
+def _of_masks(length: Length) -> Length:
+    """Tables [B, H, n], or [B, H] already, as the greatest of each mask [B, H, 1]."""
+    if isinstance(length, int):
+        return length
+    return length.max(axis=-1, keepdims=True) if length.ndim == TABLE_RANK else length[..., None]
+
+
+def _at_least_none(length: Length) -> Length:
+    return max(length, 0) if isinstance(length, int) else length.clip(min=0)
+
+
+def by_mask(*lengths: Length) -> Iterator[tuple[int, ...]]:
+    """Lengths of each mask, together."""
+    tables = np.broadcast_arrays(*(_of_masks(length) for length in lengths))
+    return zip(*(table.reshape(-1).tolist() for table in tables), strict=True)
 
 
 def check_limits(
@@ -126,7 +153,7 @@ def check_limits(
         limit.check(parameters, queries, keys)
 
 
-def last_offset(offsets: torch.Tensor) -> torch.Tensor:
+def last_offset(offsets: _Table) -> _Table:
     """Where the last segment of offsets [B, H, n + 1] ends."""
     return offsets[..., -1]
 
@@ -136,4 +163,4 @@ def end_of_image(origin: Any, height: Any, width: Any) -> Any:
     return origin + height * width
 
 
-__all__ = ["Extent", "Limit", "Plane", "Room", "check_limits", "end_of_image", "last_offset"]
+__all__ = ["Extent", "Length", "Limit", "Plane", "Room", "by_mask", "check_limits", "end_of_image", "last_offset"]
