@@ -215,6 +215,40 @@ def test_vmap_over_masks_of_batches_is_refused() -> None:
         torch.vmap(lambda q, k, v: cm.attention(q, k, v, cm.padding([5, 9])))(*given)
 
 
+def test_vmap_over_batches_of_nothing() -> None:
+    assert torch.vmap(causal)(*(torch.randn(3, 0, 2, 30, 8) for _ in range(3))).shape == (3, 0, 2, 30, 8)
+
+
+def test_vmap_without_gradients_needs_no_transpose() -> None:
+    descriptor = cm.compile(cm.causal()).descriptor(30, 30, "cpu")
+    given = [torch.randn(3, 2, 2, 30, 8) for _ in range(3)]
+
+    def mapped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return cm.attention(q, k, v, descriptor)
+
+    found = torch.vmap(mapped)(*given)
+    assert_close(found, torch.stack([causal(*x) for x in zip(*given, strict=True)]), 1e-6)
+    given[1].requires_grad_()
+    with pytest.raises(GradientError, match="without its transpose"):
+        torch.vmap(mapped)(*given)
+
+
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_vmap_in_a_graph(needs_gradient: bool) -> None:
+    mask = cm.compile(cm.causal())
+    given = [torch.randn(3, 2, 2, 30, 8, requires_grad=needs_gradient) for _ in range(3)]
+
+    def mapped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(lambda q, k, v: cm.attention(q, k, v, mask))(q, k, v)
+
+    torch._dynamo.reset()
+    in_a_graph = torch.compile(mapped, backend="aot_eager", fullgraph=True)
+    if needs_gradient:
+        assert_equal(gradients(in_a_graph, given), gradients(mapped, given))
+    else:
+        assert_close(in_a_graph(*given), mapped(*given), 1e-6)
+
+
 def test_func_grad_is_refused() -> None:
     with pytest.raises(GradientError, match=r"torch\.func\.grad"):
         torch.func.grad(lambda q: causal(q, q, q).sum())(torch.randn(1, 2, 30, 8))
@@ -224,6 +258,27 @@ def test_vmap_with_gradients() -> None:
     given = [torch.randn(3, 2, 2, 30, 8, requires_grad=True) for _ in range(3)]
     found = gradients(torch.vmap(causal), given)
     assert_equal(found, gradients(lambda q, k, v: torch.stack([causal(*x) for x in zip(q, k, v, strict=True)]), given))
+
+
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_gradients_mapped_by_autograd(return_lse: bool) -> None:
+    given = inputs_of(20, torch.float64)
+    outputs = cm.attention(given[0], given[1], given[2], cm.causal(), return_lse=True)[: 2 if return_lse else 1]
+    mapped = [torch.randn(3, *x.shape, dtype=x.dtype) for x in outputs]
+    found = torch.autograd.grad(outputs, given, mapped, is_grads_batched=True, retain_graph=True)
+    single = [torch.autograd.grad(outputs, given, each, retain_graph=True) for each in zip(*mapped, strict=True)]
+    for number, gradient in enumerate(found):
+        assert_close(gradient, torch.stack([each[number] for each in single]), 1e-12)
+
+
+def test_jacobian() -> None:
+    q, k, v = (x.detach()[:1, :2, :3] for x in inputs_of(5, torch.float64))
+    found, expected = (
+        torch.autograd.functional.jacobian(lambda *x: causal(*x), (q, k, v), vectorize=vectorize)
+        for vectorize in (True, False)
+    )
+    for a, b in zip(found, expected, strict=True):
+        assert_close(a, b, 1e-12)
 
 
 # ---- autocast, checkpoints, layouts ----

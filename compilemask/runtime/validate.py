@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch._C._functorch import is_gradtrackingtensor
+from torch._C._functorch import get_unwrapped, is_batchedtensor, is_gradtrackingtensor
 from torch.autograd import forward_ad
 
 from compilemask.dialects.tiling_score import LARGEST_NUMBER
@@ -159,7 +159,11 @@ def check_rows(rows: int) -> None:
 
 
 def check_patches(patches: Patches, queries: int, keys: int, rows: int | None) -> None:
-    """Raise ShapeError unless tiles may be patches of an image in a sequence of these lengths."""
+    """Raise ShapeError unless tiles may be patches of an image in a sequence of these lengths, DTypeError unless they
+    are `Patches`.
+    """
+    if not isinstance(patches, Patches):
+        raise DTypeError(f"patches are a {type(patches).__name__}, expected compilemask.Patches")
     if (queries, keys) != (patches.length, patches.length):
         raise ShapeError(f"{queries} queries and {keys} keys, but patches are of {patches.length} positions")
     tiles = (patches.queries.tile, patches.keys.tile)
@@ -230,17 +234,26 @@ def check_no_tangents(*tensors: torch.Tensor) -> None:
 
 
 def needs_gradient(*tensors: torch.Tensor) -> bool:
-    """Whether a gradient will be expected, or may be: torch.vmap hides whether one is.
+    """Whether a gradient will be expected, or may be: a traced torch.vmap hides whether one is.
 
     Raises GradientError inside torch.func.grad, which takes no operators of others.
     """
     if not torch.is_grad_enabled():
         return False
-    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling():
+        return torch._C._are_functorch_transforms_active() or any(x.requires_grad for x in tensors)
+    if torch._C._are_functorch_transforms_active():
         if any(is_gradtrackingtensor(tensor) for tensor in tensors):
             raise GradientError("attention cannot stand in torch.func.grad; use torch.autograd.grad")
-        return True
+        return any(_unmapped(tensor).requires_grad for tensor in tensors)
     return any(tensor.requires_grad for tensor in tensors)
+
+
+def _unmapped(x: torch.Tensor) -> torch.Tensor:
+    """What torch.vmap has made a mapped tensor of."""
+    while is_batchedtensor(x):
+        x = get_unwrapped(x)
+    return x
 
 
 def check_transposed(descriptor: Descriptor) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from compilemask.errors import GradientError
 from compilemask.passes.instrument import current_observation, resuming
-from compilemask.runtime.calls.batching import backward_vmap
+from compilemask.runtime.calls.batching import backward_mapped_by_autograd, backward_vmap
 from compilemask.runtime.calls.gradient_inputs import GradientInputs, Gradients
 from compilemask.runtime.calls.gradient_memory import gradient_like
 from compilemask.runtime.cpu.attention_backward_cpu import attention_backward_cpu
@@ -71,6 +71,7 @@ _library.impl("attention_backward", _backward_cuda, "CUDA")
 torch.library.register_fake("compilemask::attention_backward", _backward_fake, lib=_library)
 torch.library.register_autograd("compilemask::attention_backward", _no_second_gradient, lib=_library)
 torch.library.register_vmap("compilemask::attention_backward", backward_vmap, lib=_library)
+_library.impl("attention_backward", backward_mapped_by_autograd, "Batched")
 
 
 def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
