@@ -33,6 +33,7 @@ MODS: dict[str, Callable[..., torch.Tensor]] = {
     "more functions": lambda score, b, h, q, kv: (
         torch.nn.functional.silu(score) + 1 / (1 + score.square()) + torch.rsqrt(kv + 1.0) - score.abs()
     ),
+    "signs": lambda score, b, h, q, kv: score + torch.sign(score * 0.1) + torch.sign(q - kv) * torch.floor(score),
     "batch and head": lambda score, b, h, q, kv: score * (h + 1) + b / 2,
     "constants": lambda score, b, h, q, kv: score + torch.tensor(0.5) * (kv % 7) - torch.maximum(score, q * 0.01),
     "identity": lambda score, b, h, q, kv: score,
@@ -101,6 +102,9 @@ REFUSED: list[tuple[Callable[..., Any] | int, str]] = [
     (lambda s, b, h, q, kv: torch.lgamma(s), "calls lgamma"),
     (lambda s, b, h, q, kv: BIAS[s, 0, 0, 0], "float where an integer"),
     (lambda s, b, h, q, kv: s.int(), "converts a float to an integer"),
+    (lambda s, b, h, q, kv: s.to(torch.int32), "float where an integer"),
+    (lambda s, b, h, q, kv: s.type(torch.int64) * 0.5, "float where an integer"),
+    (lambda s, b, h, q, kv: s.to(torch.int16), "float where an integer"),
     (lambda s, b, h, q, kv: s.add_(1), "in place"),
     (lambda s, b, h, q, kv: s + torch.rand(1), "random"),
     (lambda s, b, h, q, kv: s + 1 / 0, "ZeroDivisionError"),

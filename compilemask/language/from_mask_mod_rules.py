@@ -268,7 +268,7 @@ def _reduction(kind: str, convert: Callable[[Graph, Node], Node]) -> Rule:
 
 
 def _count(tracer: Tracer, value: Any, dim: Any = None) -> Traced:
-    return _reduction("add", Graph.as_integer)(tracer, elementwise(tracer, Graph.as_truth, value), dim)
+    return _reduction("add", Graph.as_integer)(tracer, elementwise(tracer, _truth, value), dim)
 
 
 def _extreme(name: str) -> Rule:
@@ -296,12 +296,21 @@ def _convert(tracer: Tracer, value: Any, *arguments: Any, **named: Any) -> Trace
     if dtype is None:
         return Traced.of(tracer.elements(value), kept(value.dtype))
     if dtype == torch.bool:
-        return elementwise(tracer, Graph.as_truth, value)
+        return elementwise(tracer, _truth, value)
     if dtype.is_floating_point or dtype.is_complex:
         refuse(f"converts to {dtype}; {WITH_INTEGERS}")
     if dtype in NARROW and value.dtype != dtype:
         return elementwise(tracer, partial(_wrapped_integer, dtype=dtype), value, dtype=dtype)
-    return elementwise(tracer, Graph.as_integer, value, dtype=kept(dtype))
+    return elementwise(tracer, _integer, value, dtype=kept(dtype))
+
+
+# Not methods of Graph themselves: that of a score refuses floats.
+def _truth(graph: Graph, a: Node) -> Node:
+    return graph.as_truth(a)
+
+
+def _integer(graph: Graph, a: Node) -> Node:
+    return graph.as_integer(a)
 
 
 def _wrapped_integer(graph: Graph, a: Node, dtype: torch.dtype) -> Node:
@@ -418,8 +427,8 @@ _RULES: dict[str, Rule] = {
     "true_divide": _divide,
     "rtruediv": _divide,
     "getitem": _index,
-    "any": _reduction("or", Graph.as_truth),
-    "all": _reduction("and", Graph.as_truth),
+    "any": _reduction("or", _truth),
+    "all": _reduction("and", _truth),
     "masked_fill": _masked_fill,
     "searchsorted": _search,
     "bucketize": _bucketize,

@@ -52,6 +52,12 @@ def _absolute(graph: ScoreGraph, x: Node) -> Node:
     return graph.unary("abs", x)
 
 
+def _sign(graph: ScoreGraph, x: Node) -> Node:
+    zero = graph.number(0.0)
+    negative = graph.select(graph.compare("slt", x, zero), graph.number(-1.0), zero)
+    return graph.select(graph.compare("sgt", x, zero), graph.number(1.0), negative)
+
+
 def _sigmoid(graph: ScoreGraph, x: Node) -> Node:
     half = graph.number(0.5)
     return graph.binary("add", half, graph.binary("mul", half, graph.unary("tanh", graph.binary("mul", half, x))))
@@ -65,6 +71,8 @@ _ONE: dict[str, Callable[[ScoreGraph, Node], Node]] = {
     "reciprocal": lambda graph, x: graph.binary("div", graph.integer(1), x),
     "square": lambda graph, x: graph.binary("mul", x, x),
 }
+_OF_FLOATS = {"abs": _absolute, "absolute": _absolute, "sign": _sign}
+"""What is something else for integers."""
 _FLOATS = {"float", "double", "half", "bfloat16"}
 _QUOTIENTS = {"div", "divide", "truediv", "true_divide"}
 
@@ -81,8 +89,8 @@ def apply_score(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
         return elementwise(tracer, _divide, *args)
     if name in ("rtruediv", "rdiv"):
         return elementwise(tracer, _divide, *reversed(args))
-    if name in ("abs", "absolute") and tracer.elements(args[0]).flat[0].is_float:
-        return elementwise(tracer, _absolute, args[0])
+    if name in _OF_FLOATS and tracer.elements(args[0]).flat[0].is_float:
+        return elementwise(tracer, _OF_FLOATS[name], args[0])
     if name in _FLOATS or (name in ("to", "type", "type_as") and _is_to_float((*args[1:], *kwargs.values()))):
         return elementwise(tracer, ScoreGraph.as_float, args[0])
     if name in ("int", "long") and tracer.elements(args[0]).flat[0].is_float:
