@@ -87,6 +87,8 @@ def parse_pipeline(text: str) -> list[ModulePass]:
 
     Raises PipelineError if it is malformed, names an unknown pass or gives a pass an option that it does not take.
     """
+    if not isinstance(text, str):
+        raise PipelineError(f"a pipeline is a text, not a {type(text).__name__}")
     known, passes = known_passes(), list[ModulePass]()
     try:
         specs = list(parse_specs(text))

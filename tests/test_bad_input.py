@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from compare import random_inputs
@@ -227,6 +228,28 @@ RUNTIME: dict[str, Bad] = {
     ),
     "table of floats": Bad(
         lambda: cm.compile(cm.document([0, 5])).bind(offsets=torch.ones(3)), cm.DTypeError, "torch.float32", "integers"
+    ),
+    "no device": Bad(lambda: cm.compile(cm.causal()).descriptor(5, device="gpu"), cm.DeviceError, "'gpu'", "cuda"),
+    "None as device": Bad(
+        lambda: cm.compile(cm.causal()).descriptor(5, device=cast("Any", None)), cm.DeviceError, "None", "cuda"
+    ),
+    "patches that are none": Bad(
+        lambda: cm.compile(cm.causal()).descriptor(5, patches=cast("Any", 1)), cm.DTypeError, "a int", "Patches"
+    ),
+    "a pipeline that is no text": Bad(
+        lambda: cm.compile(cm.causal(), pipeline=cast("Any", 5)), cm.PipelineError, "int", "text"
+    ),
+    "sparse table": Bad(
+        lambda: cm.document(torch.tensor([0, 3, 5]).to_sparse()), cm.MaskError, "sparse_coo", "dense tensor"
+    ),
+    "an array as side": Bad(
+        lambda: cm.padding(3, cast("Any", np.array(["leading", "trailing"]))), cm.MaskError, "array", "'leading'"
+    ),
+    "an array as convention": Bad(
+        lambda: cm.sliding_window(3, cast("Any", np.array([1, 2]))), cm.MaskError, "array", "one of"
+    ),
+    "the picture of a table on meta": Bad(
+        lambda: cm.padding(torch.tensor([3], device="meta")).dense(5, 5), cm.MaskError, "on meta", "values"
     ),
     "unknown device": Bad(lambda: cm.compile(cm.causal()).descriptor(5, device="meta"), cm.DeviceError, "meta", "cuda"),
     "unknown level": Bad(lambda: cm.compile(cm.causal()).ir("sass"), cm.TargetError, "'sass'", "one of mask"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from compilemask.lowering.descriptor_layout import VERSION
 from compilemask.tools.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -35,6 +36,12 @@ def test_python_examples_run(document: Path, tmp_path: Path, monkeypatch: pytest
     scope: dict[str, object] = {}
     for block in blocks(document, "python"):
         exec(compile(block, document.name, "exec"), scope)
+
+
+def test_the_descriptor_s_version() -> None:
+    text = (ROOT / "docs" / "descriptor.md").read_text()
+    assert text.startswith(f"# The descriptor, version {VERSION}\n")
+    assert f"1 version ({VERSION})" in text
 
 
 COMMANDS = sorted(

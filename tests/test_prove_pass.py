@@ -137,6 +137,17 @@ def test_command_refutes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "@wrong, sorted: q = " in out
 
 
+def test_command_fails_where_something_is_not_proved(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The solver may give up: then nothing is wrong, and nothing is known."""
+    verdicts = list(prove.prove_module(parsed((SAMPLES / "hstu.mlir").read_text())))
+    verdicts[1] = Verdict(verdicts[1].claim, "unknown", 5.0, reason="no answer in time")
+    monkeypatch.setattr(prove, "prove_module", lambda *_: verdicts)
+    assert cli.main(["prove", "hstu"]) == 1
+    assert "no answer in time" in capsys.readouterr().out
+
+
 def test_command_needs_something_to_prove(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "empty.mlir"
     path.write_text("builtin.module {}\n")

@@ -137,6 +137,15 @@ def test_only_main_imports_what_takes_time() -> None:
     assert result.stdout == "set()\n"
 
 
+def test_more_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def explain(*_: object) -> None:
+        raise MemoryError("Unable to allocate 568. GiB")
+
+    monkeypatch.setattr("compilemask.runtime.explanation.explain", explain)
+    assert cli.main(["explain", "causal"]) == 2
+    assert capsys.readouterr().err.startswith("compilemask: there is not enough memory for that: Unable to allocate")
+
+
 def test_unexpected_error_hints_at_the_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

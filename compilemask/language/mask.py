@@ -185,6 +185,8 @@ class Mask(ABC):
             if isinstance(table, int):
                 result.append(table)
                 continue
+            if table.device.type == "meta":
+                raise MaskError(f"@{self.name}: {parameter.name} is on meta, where it has no values")
             result.append(table[min(batch, table.shape[0] - 1), min(head, table.shape[1] - 1)].cpu().numpy())
         return result
 

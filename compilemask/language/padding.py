@@ -51,7 +51,7 @@ def padding(lengths: Scalar, side: Side = "trailing") -> Mask:
         MaskError: a length is negative or no integer, or another side; where it is used, if a length (in host memory)
             is greater than the number of keys.
     """
-    if side not in get_args(Side):
+    if not isinstance(side, str) or side not in get_args(Side):
         raise MaskError(f"padding: side must be 'trailing' or 'leading', got {side!r}")
     return _Padding(scalar("padding: lengths", lengths, 0), side)
 

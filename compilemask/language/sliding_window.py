@@ -52,6 +52,8 @@ def sliding_window(size: Scalar | tuple[int, int], convention: Convention | None
     known = ", ".join(repr(name) for name in get_args(Convention))
     if convention is None:
         raise MaskError(f"sliding_window: a size of {size} means different windows; pass convention=, one of {known}")
+    if not isinstance(convention, str):
+        raise MaskError(f"sliding_window: convention must be one of {known}, got {convention!r}")
     if convention == "flash_attention":
         return _pair(size)
     if isinstance(size, tuple):

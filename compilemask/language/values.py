@@ -190,6 +190,8 @@ def _tensor(what: str, value: Any, expected: str) -> torch.Tensor:
         raise MaskError(f"{what} must be {expected}, got {_describe(value)}")
     if not isinstance(value, torch.Tensor):
         value = _from_host(what, value, expected)
+    if value.layout != torch.strided:
+        raise MaskError(f"{what} must be {expected} in a dense tensor, got layout {value.layout}")
     if value.dtype not in (torch.int32, torch.int64):
         raise MaskError(f"{what} must be int32 or int64, got {value.dtype}")
     return value

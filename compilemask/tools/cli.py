@@ -61,6 +61,8 @@ def _message(error: Exception) -> str:
         return f"compilemask: {text}"
     if isinstance(error, OSError) and error.strerror:
         return f"compilemask: {error.filename or 'the output'}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return f"compilemask: there is not enough memory for that: {text[:300]}"
     return f"compilemask: unexpected {type(error).__name__}: {text[:300]} (set {TRACEBACK}=1 to see where)"
 
 

@@ -41,7 +41,7 @@ def prove_module(module: ModuleOp, timeout_ms: int = TIMEOUT_MS) -> Iterator[Ver
 
 
 def report(module: ModuleOp, console: Console, timeout_ms: int = TIMEOUT_MS) -> bool:
-    """Prove a module and print one line per claim; whether none was refuted."""
+    """Prove a module and print one line per claim; whether all were proved."""
     verdicts = list(prove_module(module, timeout_ms))
     table = Table(box=None, pad_edge=False, show_header=False)
     for column in range(5):
@@ -56,7 +56,7 @@ def report(module: ModuleOp, console: Console, timeout_ms: int = TIMEOUT_MS) -> 
             console.print(f"[red]@{verdict.claim.function}, {verdict.claim.name}[/]: {verdict.counterexample}")
         elif verdict.status == "unknown":
             console.print(f"[yellow]@{verdict.claim.function}, {verdict.claim.name}[/]: {verdict.reason}")
-    return all(verdict.status != "refuted" for verdict in verdicts)
+    return all(verdict.status == "proved" for verdict in verdicts)
 
 
 __all__ = ["prove_module", "report"]

@@ -109,6 +109,7 @@ def _bind(func: tt.FuncOp, args: Sequence[Any] | Mapping[str, Any], memory: Memo
 
 
 def scalar_argument(name: str, value: Any, type_: Attribute) -> Array:
+    """A scalar of a kernel's argument. Raises TypeError if it is no value of the type."""
     dtype = array_dtype(type_)
     if dtype.kind == "i":
         if int(value) != value or not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:

@@ -155,10 +155,12 @@ def tanh(kb: KernelBuilder, x: Value, *, approximate: bool) -> Value:
 
 
 def plain(value: Value | Sum) -> Value:
+    """The number that a sum is."""
     return value.value if isinstance(value, Sum) else value
 
 
 def reciprocal(number: Value) -> Value:
+    """1 / number, computed here if it is a literal other than 0."""
     if number.literal:
         return Value(number.emitter, number.type, literal=1.0 / number.literal)
     return 1.0 / number
@@ -189,6 +191,7 @@ def _summed(kb: KernelBuilder, op: Operation, operands: list[Value | Sum]) -> Su
 
 
 def result_of(block: Block) -> SSAValue:
+    """What a score region yields. Raises LoweringError if it ends in something else."""
     last = block.last_op
     if not isinstance(last, YieldOp):
         raise LoweringError("a score region ends in tiling.yield")

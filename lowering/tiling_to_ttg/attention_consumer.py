@@ -256,6 +256,7 @@ def weigh_values(frame: Frame, state: State, values: ValuesReady) -> Product:
 
 
 def release_key(frame: Frame, count: Value) -> None:
+    """Gives back the buffer of the count-th tile's keys, which nobody reads any more."""
     frame.key.empty[frame.key.place(frame.kb, count)[0]].arrive()
 
 
