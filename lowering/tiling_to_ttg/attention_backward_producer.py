@@ -17,6 +17,7 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_sums import block_of
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import Visits, own_tile, visits_of
 from compilemask.lowering.tiling_to_ttg.attention_bits import octets_of_step, octets_seen
 from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, TILE
+from compilemask.lowering.tiling_to_ttg.attention_maps import Box
 
 
 def run_producer(frame: Frame) -> None:
@@ -52,37 +53,32 @@ def _visit(frame: Frame, visits: Visits, number: Value) -> Value:
 
 
 def _visit_with_notes(frame: Frame, visits: Visits, number: Value) -> Value:
-    """The same, with a note for each step. What a visit needs is fetched two ahead."""
-    kb, first_pair = frame.kb, visits.pair(frame, 0)
-    carried = [number, *first_pair, *visits.pair(frame, 1), *_seeing(frame, visits, 0, first_pair)]
-    with kb.for_loop(0, visits.n_partial + visits.n_runs, 1, carried) as each:
-        number, first, second, *following = each.carried[:5]
-        seeing, ahead = each.carried[5:], _seeing(frame, visits, each.index + 1, following)
-        after = visits.pair(frame, each.index + 2)
-        pattern = kb.where(each.index < visits.n_partial, second, -1)
-        begin, end = visits.span(frame, each.index, (first, second))
-        with kb.for_loop(begin, end, frame.config.queries, [number]) as steps:
-            (number,) = steps.carried
-            place = _await_room(frame, number)
-            _leave_note(frame, visits, steps.index, place, pattern, seeing)
-            _copy(frame, visits.head, steps.index, place)
-            steps.yield_(number + 1)
-        each.yield_(*steps.results, *following, *after, *ahead)
+    """The same, with a note for each step. A visit's words are read while the last step before it waits for room."""
+    kb = frame.kb
+    with kb.for_loop(0, visits.n_partial + visits.n_runs, 1, [number, *visits.pair(frame, 0)]) as each:
+        number, first, second = each.carried
+        following, is_partial = visits.pair(frame, each.index + 1), each.index < visits.n_partial
+        seeing = [octets_seen(kb, part, second, is_partial, -1) for part in range(CONSUMERS)]
+        pattern = kb.where(is_partial, second, -1)
+        with kb.for_loop(first, kb.where(is_partial, first + 1, second), 1, [number]) as tiles:
+            (number,) = tiles.carried
+            tiles.yield_(_copy_tile(frame, visits, tiles.index, number, pattern, seeing))
+        each.yield_(*tiles.results, *following)
     return each.results[0]
 
 
-def _seeing(frame: Frame, visits: Visits, index: Value | int, pair: Sequence[Value]) -> list[Value]:
-    """For each warpgroup, bits of the octets of a visit's queries that see some of its keys: all but of a pattern."""
-    is_partial = visits.n_partial > index
-    return [octets_seen(frame.kb, part, pair[1], is_partial, -1) for part in range(CONSUMERS)]
-
-
-def _leave_note(
-    frame: Frame, visits: Visits, first: Value, place: Value, pattern: Value, seeing: Sequence[Value]
-) -> None:
+def _copy_tile(
+    frame: Frame, visits: Visits, tile: Value, number: Value, pattern: Value, seeing: Sequence[Value]
+) -> Value:
+    """Copies a tile of queries, step by step, with a note for each; the number of the next step then."""
     kb, size = frame.kb, frame.config.queries
-    own = tuple(octets_of_step(kb, octets, first // size, size) for octets in seeing)
-    leave_note(frame, place, Note(block_of(frame, visits.head, first), pattern, visits.blind, own))
+    for step, box in enumerate(frame.queries.boxes_of_tile(*_batch_and_head(frame, visits.head), tile, size)):
+        first = tile * TILE + step * size
+        place = _await_room(frame, number + step)
+        own = tuple(octets_of_step(kb, octets, step, size) for octets in seeing)
+        leave_note(frame, place, Note(block_of(frame, visits.head, first), pattern, visits.blind, own))
+        _copy_box(frame, box, visits.head, first, place)
+    return number + TILE // size
 
 
 def _await_room(frame: Frame, number: Value) -> Value:
@@ -94,11 +90,18 @@ def _await_room(frame: Frame, number: Value) -> Value:
 
 def _copy(frame: Frame, head: Value, first: Value, place: Value) -> None:
     """Queries from `first` on of a head, counted over batches, and what belongs to them."""
-    kb, full = frame.kb, frame.full[place]
-    box = frame.queries.box(kb.trunc_div(head, kb.arg("heads")), kb.trunc_rem(head, kb.arg("heads")), first)
-    rows, numbers = (frame.query, frame.grad), (frame.shift, frame.delta)
+    _copy_box(frame, frame.queries.box(*_batch_and_head(frame, head), first), head, first, place)
+
+
+def _copy_box(frame: Frame, box: Box, head: Value, first: Value, place: Value) -> None:
+    full, rows, numbers = frame.full[place], (frame.query, frame.grad), (frame.shift, frame.delta)
     full.expect(sum(source.map.bytes for source in (*rows, *numbers)))
     for source in rows:
         source.map.load(box, source.buffer[place], full)
     for source in numbers:
         source.map.load([head, first], source.buffer[place], full)
+
+
+def _batch_and_head(frame: Frame, head: Value) -> tuple[Value, Value]:
+    kb = frame.kb
+    return kb.trunc_div(head, kb.arg("heads")), kb.trunc_rem(head, kb.arg("heads"))

@@ -67,12 +67,12 @@ def words_of_step(kb: GpuKernelBuilder, words: Value, step: Value, size: int) ->
     return words if size == TILE else kb.shift_right_unsigned(words, _bits_before(step, size))
 
 
-def octets_of_step(kb: GpuKernelBuilder, octets: Value, step: Value, size: int) -> Value:
+def octets_of_step(kb: GpuKernelBuilder, octets: Value, step: Value | int, size: int) -> Value:
     """The same of octets, and no others."""
     if size == TILE:
         return octets
     return kb.shift_right_unsigned(octets, _bits_before(step, size)) & ((1 << BITS_PER_HALF) - 1)
 
 
-def _bits_before(step: Value, size: int) -> Value:
+def _bits_before(step: Value | int, size: int) -> Value | int:
     return step % (TILE // size) * BITS_PER_HALF
