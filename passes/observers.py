@@ -17,6 +17,7 @@ from xdsl.passes import ModulePass
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from compilemask.errors import PipelineError
 from compilemask.passes.instrument import Observer, described
 
 
@@ -129,7 +130,7 @@ class Dump(Observer):
     """Writes the IR into files: `FOLDER/NAME-HASH/00_input.mlir`, `01_PASS.mlir`, and kernels into `FOLDER/kernels`.
 
     NAME is that of the first function of the module, HASH tells modules of one name apart. What is written twice is
-    the same: several processes may share a folder.
+    the same: several processes may share a folder. Raises PipelineError where nothing can be written.
     """
 
     folder: str | Path
@@ -145,17 +146,22 @@ class Dump(Observer):
 
     def _write(self, name: str, text: str) -> None:
         assert self._place is not None
-        self._place.mkdir(parents=True, exist_ok=True)
-        (self._place / name).write_text(text, encoding="utf-8")
+        _write_file(self._place / name, text)
 
     def compiled(self, name: str, target: str, forms: Mapping[str, str | bytes]) -> None:
         place = Path(self.folder) / "kernels"
-        place.mkdir(parents=True, exist_ok=True)
         first = next(form for form in forms.values() if isinstance(form, str))
         stem = f"{name}-{target.replace(':', '')}-{digest(first)}"
         for level, content in forms.items():
-            data = content.encode() if isinstance(content, str) else content
-            (place / f"{stem}.{level}").write_bytes(data)
+            _write_file(place / f"{stem}.{level}", content)
+
+
+def _write_file(path: Path, content: str | bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise PipelineError(f"nothing can be dumped to {path}: {error.strerror}") from None
 
 
 def _name(module: ModuleOp) -> str:

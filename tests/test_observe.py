@@ -77,6 +77,14 @@ def test_dump_of_a_hopper_kernel_that_was_compiled_before(name: str, tmp_path: P
     assert written[".mlir"].read_text() == text
 
 
+@pytest.mark.parametrize("below", ["file", "file/folder"])
+def test_a_folder_that_cannot_be_written(below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COMPILEMASK_DUMP", str(tmp_path / below))
+    with pytest.raises(cm.PipelineError, match="nothing can be dumped to"):
+        cm.compile(cm.window(31) & cm.window(17)).ir("tiling")
+
+
 def test_children_dump_into_the_folder_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPILEMASK_DUMP", str(tmp_path))
     compile_in_child(cm.compile(cm.causal()).program.kernels["fill"], "cuda:80")

@@ -11,20 +11,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from compilemask.errors import MaskError
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
     from compilemask.language.values import Value
 
 
 TABLE_RANK = 3
-_Table: TypeAlias = NDArray[np.int64]
-Length: TypeAlias = int | _Table
+_Table: TypeAlias = "NDArray[np.int64]"
+Length: TypeAlias = "int | NDArray[np.int64]"
 """Of a sequence, or of that of each mask."""
 # By their numbers of arguments, of which a type checker knows those of a lambda.
 End = Callable[[], Any] | Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
@@ -125,7 +124,7 @@ def _on_host(given: Sequence[int | torch.Tensor]) -> list[int | _Table] | None:
     """Parameters for arithmetic; None if one lies in device memory."""
     if any(not isinstance(value, int) and value.device.type != "cpu" for value in given):
         return None
-    return [value if isinstance(value, int) else value.numpy().astype(np.int64, copy=False) for value in given]
+    return [value if isinstance(value, int) else value.numpy().astype("int64", copy=False) for value in given]
 
 
 def _of_masks(length: Length) -> Length:
@@ -141,6 +140,10 @@ def _at_least_none(length: Length) -> Length:
 
 def by_mask(*lengths: Length) -> Iterator[tuple[int, ...]]:
     """Lengths of each mask, together."""
+    if all(isinstance(length, int) for length in lengths):
+        return iter([cast("tuple[int, ...]", lengths)])
+    import numpy as np
+
     tables = np.broadcast_arrays(*(_of_masks(length) for length in lengths))
     return zip(*(table.reshape(-1).tolist() for table in tables), strict=True)
 
