@@ -248,6 +248,12 @@ RUNTIME: dict[str, Bad] = {
     "an array as convention": Bad(
         lambda: cm.sliding_window(3, cast("Any", np.array([1, 2]))), cm.MaskError, "array", "one of"
     ),
+    "a picture of several sizes": Bad(
+        lambda: cm.causal().dense(cast("Any", np.array([1, 2])), 5), cm.MaskError, "queries must be an int", "array"
+    ),
+    "several lengths": Bad(
+        lambda: cm.document([0, 3]).check_lengths(5, cast("Any", torch.tensor([4, 5]))), cm.MaskError, "keys", "an int"
+    ),
     "the picture of a table on meta": Bad(
         lambda: cm.padding(torch.tensor([3], device="meta")).dense(5, 5), cm.MaskError, "on meta", "values"
     ),

@@ -99,7 +99,7 @@ REFUSED: list[tuple[Callable[..., Any] | int, str]] = [
     (lambda s, b, h, q, kv: s // 2, "floordiv of floats"),
     (lambda s, b, h, q, kv: s[None].repeat(2), "calls repeat"),
     (lambda s, b, h, q, kv: torch.stack([s, s]), r"returns a tensor of shape \[2\]"),
-    (lambda s, b, h, q, kv: torch.lgamma(s), "calls lgamma"),
+    (lambda s, b, h, q, kv: torch.lgamma(s), "calls lgamma, .* scores are made of arithmetic"),
     (lambda s, b, h, q, kv: BIAS[s, 0, 0, 0], "float where an integer"),
     (lambda s, b, h, q, kv: s.int(), "converts a float to an integer"),
     (lambda s, b, h, q, kv: s.to(torch.int32), "float where an integer"),

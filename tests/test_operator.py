@@ -162,6 +162,20 @@ def test_export() -> None:
     assert torch.equal(program.module()(*more), layer(*more))
 
 
+def test_a_saved_program_runs_in_another_process(tmp_path: Path) -> None:
+    layer, given = Layer(cm.compile(cm.causal()).descriptor(40)), tuple(random_inputs(1, 2, 2, 40, 40, 16))
+    torch.export.save(torch.export.export(layer, given), tmp_path / "program.pt2")
+    torch.save((given, layer(*given)), tmp_path / "results.pt")
+    text = """
+        import sys, compilemask.runtime, torch
+        given, expected = torch.load(sys.argv[2])
+        assert torch.equal(torch.export.load(sys.argv[1]).module()(*given), expected)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(text), tmp_path / "program.pt2", tmp_path / "results.pt"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
 class MaskedLayer(torch.nn.Module):
     """Attention by a compiled mask that the module holds."""
 

@@ -511,8 +511,8 @@ def apply(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
         except (TypeError, ValueError, IndexError) as error:
             refuse(f"calls {full} in a way that is not supported: {error}")
     refuse(
-        f"calls {full or func}, which is not supported; masks are made of integer arithmetic, comparisons, torch.where "
-        "and reads of tensors: what needs more, compute once, into a captured tensor"
+        f"calls {full or func}, which is not supported; {tracer.MADE_OF}: "
+        "what needs more, compute once, into a captured tensor"
     )
 
 

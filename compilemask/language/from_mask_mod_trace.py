@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import gcd
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
@@ -96,6 +96,7 @@ class _Table:
 class Tracer:
     """What is known while a mask_mod runs."""
 
+    MADE_OF: ClassVar[str] = "masks are made of integer arithmetic, comparisons, torch.where and reads of tensors"
     batches: int | None
     heads: int | None
     graph: Graph = field(default_factory=Graph)

@@ -275,7 +275,7 @@ class Mask(ABC):
 
 def _check_sizes(queries: int, keys: int) -> None:
     for name, size in (("queries", queries), ("keys", keys)):
-        if isinstance(size, bool) or not isinstance(size, SupportsIndex):
+        if isinstance(size, bool) or not isinstance(size, SupportsIndex) or getattr(size, "shape", ()) != ():
             raise MaskError(f"the number of {name} must be an int, got {size!r} ({type(size).__name__})")
         if size < 0:
             raise MaskError(f"a mask has no {queries} x {keys} pairs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from compilemask.score.from_score_mod_graph import UNARY, ScoreGraph
 class ScoreTracer(Tracer):
     """What is known while a score_mod runs."""
 
+    MADE_OF: ClassVar[str] = (
+        "scores are made of arithmetic, comparisons, torch.where, reads of tensors and what docs/scores.md lists"
+    )
     graph: ScoreGraph = field(default_factory=ScoreGraph)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def elements(self, value: Any) -> Nodes:
