@@ -255,6 +255,19 @@ def test_variants(name: str, variant: str) -> None:
     check(MASKS[name](300, 300), 300, 300, heads=(2, 1), config=VARIANTS[variant])
 
 
+@pytest.mark.parametrize("notes", [False, True])
+@pytest.mark.parametrize(("head_dim", "stages"), [(64, 2), (128, 2), (128, 3)])
+@pytest.mark.parametrize("heads", [(1, 1), (2, 1)])
+def test_fewer_steps_than_stages(heads: tuple[int, int], head_dim: int, stages: int, notes: bool) -> None:
+    """Behind the last full step scores of a next one are computed, in a place where nothing may have been."""
+    config = replace(chosen(head_dim, notes=notes), stages=stages, scores_ahead=Ahead.FULL)
+    for mask in (cm.full(), cm.window(100), cm.where(lambda q, kv: (q < 1000) & (kv != 300))):
+        check(mask, 128, 128, heads=heads, head_dim=head_dim, config=config)
+    # Tiles that nobody sees, or in masked steps alone, of which nobody looks ahead.
+    for queries, keys in ((64, 200), (129, 384)):
+        check(cm.causal(), queries, keys, heads=heads, head_dim=head_dim, config=config, seed=queries)
+
+
 def test_what_has_no_kernel() -> None:
     for head_dim, element in ((32, f16), (256, f16), (64, f32)):
         with pytest.raises(LoweringError, match="no Hopper kernel"):

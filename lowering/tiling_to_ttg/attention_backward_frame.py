@@ -177,7 +177,7 @@ def open_frame(kb: GpuKernelBuilder, head_dim: int, element_type: AnyFloat, conf
     return frame
 
 
-def rows_layout(head_dim: int) -> BlockedLayout:
+def rows_layout(head_dim: int, num_warps: int = 4) -> BlockedLayout:
     """Of rows [n, D] of a buffer, 16 bytes a thread."""
     lanes = head_dim // 8
-    return BlockedLayout.of([1, 8], [32 // lanes, lanes], [4, 1], [1, 0])
+    return BlockedLayout.of([1, 8], [32 // lanes, lanes], [num_warps, 1], [1, 0])

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import i32
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_config import Ahead
 from compilemask.lowering.tiling_to_ttg.attention_backward_end import let_end, let_read_again
-from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
+from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame, rows_layout
 from compilemask.lowering.tiling_to_ttg.attention_backward_notes import Note, leave_note
 from compilemask.lowering.tiling_to_ttg.attention_backward_sums import block_of
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import Visits, own_tile, visits_of
@@ -27,6 +27,8 @@ def run_producer(frame: Frame) -> None:
     box = frame.keys.box(*tile.batch_and_head(frame), tile.number * TILE)
     for source in (frame.key, frame.value):
         source.map.load(box, source.buffer, frame.keys_full)
+    if frame.config.scores_ahead is Ahead.FULL:
+        _clear_places_behind_a_tile(frame)
     with kb.for_loop(0, kb.arg("group"), 1, [kb.constant(0, i32)]) as members:
         visits = visits_of(frame, tile, members.index)
         visit = _visit_with_notes if frame.config.notes else _visit
@@ -100,6 +102,16 @@ def _copy_box(frame: Frame, box: Box, head: Value, first: Value, place: Value) -
         source.map.load(box, source.buffer[place], full)
     for source in numbers:
         source.map.load([head, first], source.buffer[place], full)
+
+
+def _clear_places_behind_a_tile(frame: Frame) -> None:
+    """Zeroes the places that steps of a single full tile leave unused: one of them is read again, behind the last."""
+    kb, first = frame.kb, TILE // frame.config.queries
+    for place in range(first, frame.config.stages):
+        queries = frame.query.buffer[place].reshape(frame.config.queries, frame.head_dim)
+        queries.store(kb.zeros(queries.shape, frame.element_type, rows_layout(frame.head_dim, 1)))
+    if first < frame.config.stages:
+        kb.fence_async_shared()
 
 
 def _batch_and_head(frame: Frame, head: Value) -> tuple[Value, Value]:
