@@ -28,8 +28,6 @@ NAME = "compilemask"
 """The name of the attention implementation."""
 DOCUMENTS = "packed_sequence_mask"
 """Transformers' name for which document each position belongs to: numbers that ascend."""
-
-
 UNKNOWN = ("sinks", "block_indices")
 """What some models hand to attention that is not done here: a sink for each position, blocks chosen at run time."""
 
@@ -130,10 +128,10 @@ def _score(
 
 def _bias(bias: torch.Tensor) -> cm.score.Score:
     """Entry [b, h, q, kv] added to each score; all batches or heads may share theirs."""
-    of_all, heads = bias.shape[0] == 1, bias.shape[1]
+    batches, heads = bias.shape[:2]
 
     def add(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
-        return score + bias[0 if of_all else b, 0 if heads == 1 else h, q, kv]
+        return score + bias[0 if batches == 1 else b, 0 if heads == 1 else h, q, kv]
 
     return cm.score.from_score_mod(add)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TABLE_RANK = 3
 _Table: TypeAlias = "NDArray[np.int64]"
-Length: TypeAlias = "int | NDArray[np.int64]"
+Length: TypeAlias = "int | _Table"
 """Of a sequence, or of that of each mask."""
 # By their numbers of arguments, of which a type checker knows those of a lambda.
 End = Callable[[], Any] | Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
@@ -49,8 +49,11 @@ class Extent:
         if (values := _on_host(given)) is None:
             return
         length: Callable[..., Any] = cast("Any", self.end)
-        masks = by_mask(length(*values), queries, keys)
-        too_long = [each for each in masks if each[0] > self._most(*each[1:])]
+        end = length(*values)
+        if isinstance(queries, int) and isinstance(keys, int):
+            # As nearly always: then the greatest stands for all masks, and they need not be told apart.
+            end = end if isinstance(end, int) else int(end.max())
+        too_long = [each for each in by_mask(end, queries, keys) if each[0] > self._most(*each[1:])]
         if too_long:
             end, queries, keys = max(too_long)
             lengths = f"{queries} queries and {keys} keys"

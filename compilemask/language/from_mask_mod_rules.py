@@ -432,6 +432,7 @@ _RULES: dict[str, Rule] = {
     "masked_fill": _masked_fill,
     "searchsorted": _search,
     "bucketize": _bucketize,
+    # Of floats too: this converts truth values alone.
     "sum": _reduction("add", Graph.as_integer),
     "count_nonzero": _count,
     "amin": _extreme("minimum"),

@@ -30,12 +30,7 @@ from compilemask.runtime.kernel_text import (
     host_functions,
 )
 from compilemask.runtime.modes import has_content, outside_transformations
-from compilemask.runtime.parameters import (
-    Parameter,
-    batch_shape,
-    checked_parameter,
-    image_parameters,
-)
+from compilemask.runtime.parameters import Parameter, batch_shape, checked_parameter, image_parameters
 from compilemask.runtime.program import Program, forget_programs, load_kernels, program_for
 from compilemask.runtime.requirements import check_values
 from compilemask.runtime.validate import check_lengths, check_patches, check_rows

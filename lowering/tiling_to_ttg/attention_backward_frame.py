@@ -124,7 +124,7 @@ class Frame:
         """The buffer of the count-th step, and the parity of the phase in which it is full."""
         return count % self.config.stages, (count // self.config.stages) % 2
 
-    def rows(self, source: Source, place: Value) -> Buffer:
+    def rows(self, source: Source, place: Value | int) -> Buffer:
         """[queries, D] of a stage."""
         return source.buffer[place].reshape(self.config.queries, self.head_dim)
 

@@ -62,7 +62,7 @@ def _visit_with_notes(frame: Frame, visits: Visits, number: Value) -> Value:
         following, is_partial = visits.pair(frame, each.index + 1), each.index < visits.n_partial
         seeing = [octets_seen(kb, part, second, is_partial, -1) for part in range(CONSUMERS)]
         pattern = kb.where(is_partial, second, -1)
-        with kb.for_loop(first, kb.where(is_partial, first + 1, second), 1, [number]) as tiles:
+        with kb.for_loop(*visits.tiles(frame, each.index, (first, second)), 1, [number]) as tiles:
             (number,) = tiles.carried
             tiles.yield_(_copy_tile(frame, visits, tiles.index, number, pattern, seeing))
         each.yield_(*tiles.results, *following)
@@ -108,7 +108,7 @@ def _clear_places_behind_a_tile(frame: Frame) -> None:
     """Zeroes the places that steps of a single full tile leave unused: one of them is read again, behind the last."""
     kb, first = frame.kb, TILE // frame.config.queries
     for place in range(first, frame.config.stages):
-        queries = frame.query.buffer[place].reshape(frame.config.queries, frame.head_dim)
+        queries = frame.rows(frame.query, place)
         queries.store(kb.zeros(queries.shape, frame.element_type, rows_layout(frame.head_dim, 1)))
     if first < frame.config.stages:
         kb.fence_async_shared()

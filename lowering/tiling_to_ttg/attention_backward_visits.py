@@ -67,9 +67,13 @@ class Visits(NamedTuple):
         """First place of the index-th visit, and the one behind its last tile, from its pair of words: all tiles are
         visited whole, so that steps with an even number begin one.
         """
-        first, second = pair
-        end = frame.kb.where(index < self.n_partial, first + 1, second)
+        first, end = self.tiles(frame, index, pair)
         return first * TILE, end * TILE
+
+    def tiles(self, frame: Frame, index: Value, pair: tuple[Value, Value]) -> tuple[Value, Value]:
+        """The same, counted in tiles."""
+        first, second = pair
+        return first, frame.kb.where(index < self.n_partial, first + 1, second)
 
     def pair(self, frame: Frame, index: Value | int) -> tuple[Value, Value]:
         """The words of the index-th visit, 0 if there is none: query tile and pattern, or first and end of a run."""
