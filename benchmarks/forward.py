@@ -54,8 +54,8 @@ class Job:
 # ---- inside a case's process ----
 
 
-def _graph(call: Callable[[], object]) -> Callable[[], object]:
-    """The call as a graph replay, or as it is if it cannot be captured."""
+def _graph(call: Callable[[], object], pool: tuple[int, int] | None = None) -> Callable[[], object]:
+    """The call as a graph replay, or as it is if it cannot be captured; `pool` is that of the memory it allocates."""
     import torch
 
     stream = torch.cuda.Stream()
@@ -66,7 +66,7 @@ def _graph(call: Callable[[], object]) -> Callable[[], object]:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=pool):
             call()
     except RuntimeError:
         torch.cuda.synchronize()

@@ -5,10 +5,9 @@
 Tiles of a mask with /patches are patches of its image.
 
 A variant is `sum` or `leave` (the gradient of queries: summed by the kernel, or left to another one), then the words
-q64 or q128 (queries of a step), s4 (stages), hold or early (whether something holds the weights), loose (rounding is
-not pinned), ahead-none, ahead-full or ahead-all (which scores are computed in the step before), notes (the producer
-leaves some with each step), joined by +: leave+q64+s4. All variants are compiled first, in parallel; then they are
-timed in shuffled rounds, with all kernels of the gradient, beside the portable ones, with which they are compared.
+q64 or q128 (queries of a step), s4 (stages), hold or early (whether something holds the weights) and loose (rounding is
+not pinned), joined by +: leave+q64+s4. All variants are compiled first, in parallel; then they are timed in shuffled
+rounds, with all kernels of the gradient, beside the portable ones, with which they are compared.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from forward import _graph
 from hopper_configs import main, report_times
 
 import compilemask as cm
-from compilemask.lowering.tiling_to_ttg.attention_backward import Ahead, HopperBackwardConfig
+from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig
 from compilemask.runtime.calls.gradient_inputs import GradientInputs
 from compilemask.runtime.gpu.attention_backward_cuda import attention_backward_cuda
 from compilemask.runtime.gpu.attention_cuda import ELEMENTS
@@ -41,8 +40,6 @@ WORDS: dict[str, dict[str, Any]] = {
     "hold": {"hold_weights": True},
     "early": {"hold_weights": False},
     "loose": {"pin_rounding": False},
-    "notes": {"notes": True},
-    **{f"ahead-{which.value}": {"scores_ahead": which} for which in Ahead},
 }
 
 
@@ -93,14 +90,16 @@ def time_variants(
     if patches is not None:
         portable = partial(gradients_in_patched_order, portable)
     reference = [x.float() for x in portable(inputs)[:3]]
-    calls: dict[str, Callable[[], object]] = {PORTABLE: _graph(partial(portable, inputs))}
+    # What variants allocate lies at the same addresses: elsewhere the same kernel may take some percent more.
+    pool = torch.cuda.graph_pool_handle()
+    calls: dict[str, Callable[[], object]] = {PORTABLE: _graph(partial(portable, inputs), pool)}
     key_patch, query_patch = patch_shapes_of(inputs.transposed.layout)
     for text in variants:
         config = replace(parsed(text, head_dim, dtype), query_patch=query_patch, key_patch=key_patch)
         call = partial(attention_backward_hopper, inputs, config)
         errors = [float((x.float() - y).norm() / y.norm()) for x, y in zip(call()[:3], reference, strict=True)]
         print(f"{text}: relative differences of q, k, v {', '.join(f'{error:.1e}' for error in errors)}", flush=True)
-        calls[text] = _graph(call)
+        calls[text] = _graph(call, pool)
     flops = BACKWARD_OF_FORWARD * found.flops(1, heads, head_dim)
     report_times(calls, f"{name:8} S={length} D={head_dim} {dtype}", flops, rounds)
 

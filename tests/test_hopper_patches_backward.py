@@ -136,12 +136,12 @@ def backward(problem: PatchProblem, config: HopperBackwardConfig, seed: int) -> 
     return [*gradients, *([total(problem, sums)] if config.sums_queries else [])]
 
 
-def check(problem: PatchProblem, *, sums_queries: bool = True, notes: bool = False, seed: int = 0) -> None:
+def check(problem: PatchProblem, *, sums_queries: bool = True, seed: int = 0) -> None:
     """Gradients of random inputs, NaN in what nobody may notice, against the oracle's; exactly 0 where those are."""
     problem.poison()
     dtype, patches = problem.q.dtype, problem.patches
     config = HopperBackwardConfig.choose(problem.q.shape[3], ELEMENT[dtype], sums_queries=sums_queries)
-    config = replace(config, query_patch=patches.query_patch, key_patch=patches.key_patch, notes=notes)
+    config = replace(config, query_patch=patches.query_patch, key_patch=patches.key_patch)
     grad_q, *expected = problem.expected()
     expected += [grad_q] if sums_queries else []
     for name, reference, found in zip("kvq"[: len(expected)], expected, backward(problem, config, seed), strict=True):
@@ -149,17 +149,15 @@ def check(problem: PatchProblem, *, sums_queries: bool = True, notes: bool = Fal
         assert not found[reference == 0].any(), f"gradient of {name} is not exactly 0"
 
 
-@pytest.mark.parametrize("notes", [False, True])
 @pytest.mark.parametrize("name", ["odd sides, text around", "narrow", "video, text around"])
-def test_images(name: str, notes: bool) -> None:
-    check(PatchProblem(IMAGES[name], disk(IMAGES[name], 4)), notes=notes)
+def test_images(name: str) -> None:
+    check(PatchProblem(IMAGES[name], disk(IMAGES[name], 4)))
 
 
-@pytest.mark.parametrize("notes", [False, True])
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("name", SMALL)
-def test_rows_that_see_nothing_and_keys_that_nobody_sees(name: str, head_dim: int, notes: bool) -> None:
-    check(PatchProblem(SMALL[name], scattered(SMALL[name]), head_dim=head_dim), notes=notes, seed=1)
+def test_rows_that_see_nothing_and_keys_that_nobody_sees(name: str, head_dim: int) -> None:
+    check(PatchProblem(SMALL[name], scattered(SMALL[name]), head_dim=head_dim), seed=1)
 
 
 @pytest.mark.parametrize("sums_queries", [True, False])
@@ -177,9 +175,8 @@ def test_batches_and_groups_with_masks_of_their_own(name: str) -> None:
     check(PatchProblem(patches, masks, (4, 2), 2))
 
 
-@pytest.mark.parametrize("notes", [False, True])
 @pytest.mark.parametrize("name", SMALL)
-def test_full_tiles_with_missing_keys(name: str, notes: bool) -> None:
+def test_full_tiles_with_missing_keys(name: str) -> None:
     """Scores of missing keys are 0, so that their weights overflow where all scores of a row are far below."""
     patches = SMALL[name]
     problem = PatchProblem(patches, disk(patches, 1000), dtype=torch.bfloat16)
@@ -187,7 +184,7 @@ def test_full_tiles_with_missing_keys(name: str, notes: bool) -> None:
     out, lse = dense_attention(problem.q, problem.k, problem.v, problem.visible, problem.scale)
     problem.out, problem.lse = out.to(problem.q.dtype), lse.float()
     assert problem.lse.max() < -200
-    check(problem, notes=notes)
+    check(problem)
 
 
 def test_what_is_no_patch() -> None:

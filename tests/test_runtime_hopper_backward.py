@@ -22,7 +22,7 @@ from compilemask.dialects.triton.ttg_module import TMA_ARGUMENT
 from compilemask.dialects.triton.types import PointerType
 from compilemask.errors import DescriptorError
 from compilemask.lowering.patch_grid import Patches
-from compilemask.lowering.tiling_to_ttg.attention_backward import Ahead, HopperBackwardConfig, emit_backward
+from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries import HopperQueriesConfig, emit_backward_queries
 from compilemask.runtime.calls.gradient_inputs import GradientInputs
 from compilemask.runtime.gpu import attention_backward_cuda, hopper_backward, hopper_backward_queries, patch_maps
@@ -202,11 +202,10 @@ def test_which_variant_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     hopper_backward._chosen.cache_clear()
     descriptor = cm.compile(cm.causal()).descriptor(1, 1, gradient=True)
     inputs = GradientInputs(x, None, x, x, x, x, x[..., 0], descriptor, 1.0)
-    assert hopper_backward.attention_backward_gpu(inputs) == HopperBackwardConfig(64, scores_ahead=Ahead.FULL)
+    assert hopper_backward.attention_backward_gpu(inputs) == HopperBackwardConfig(64)
     torch.use_deterministic_algorithms(True)
     try:
-        chosen = HopperBackwardConfig(64, sums_queries=False, scores_ahead=Ahead.ALL)
-        assert hopper_backward.attention_backward_gpu(inputs) == chosen
+        assert hopper_backward.attention_backward_gpu(inputs) == HopperBackwardConfig(64, sums_queries=False)
     finally:
         torch.use_deterministic_algorithms(False)
         hopper_backward._chosen.cache_clear()

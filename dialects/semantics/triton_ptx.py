@@ -14,6 +14,7 @@ from compilemask.dialects.triton.inline_ptx import (
     KEEP_WHERE_SET,
     LOGARITHM,
     MULTIPLY_UNLESS_ONE,
+    OF_FIRST_LANE,
     PREFETCH_TENSOR_MAP,
     RECIPROCAL,
 )
@@ -41,6 +42,10 @@ def _nothing(_: object) -> Array:
     return np.asarray(0, dtype=np.int32)
 
 
+def _same(x: Array) -> Array:
+    return x
+
+
 def _round_f16(x: Array) -> Array:
     return x.astype(np.float16)
 
@@ -61,6 +66,7 @@ _INSTRUCTIONS: dict[str, Callable[..., Array]] = {
     RECIPROCAL: _reciprocal,
     MULTIPLY_UNLESS_ONE.text: _multiply,
     PREFETCH_TENSOR_MAP: _nothing,
+    OF_FIRST_LANE: _same,
     **{found.text: partial(_keep_where_set, hidden) for (hidden, _), found in KEEP_WHERE_SET.items()},
 }
 

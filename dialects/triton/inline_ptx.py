@@ -82,11 +82,15 @@ PREFETCH_TENSOR_MAP = "prefetch.tensormap [$1]; mov.b32 $0, 0;"
 
 LOGARITHM, RECIPROCAL = "lg2.approx.ftz.f32 $0, $1;", "rcp.approx.ftz.f32 $0, $1;"
 
+OF_FIRST_LANE = "shfl.sync.idx.b32 $0, $1, 0, 31, -1;"
+"""An integer that all lanes of a warp hold alike, which ptxas knows then."""
+
 __all__ = [
     "ADD_IN_MEMORY",
     "KEEP_WHERE_SET",
     "LOGARITHM",
     "MULTIPLY_UNLESS_ONE",
+    "OF_FIRST_LANE",
     "PREFETCH_TENSOR_MAP",
     "RECIPROCAL",
     "InlinePtx",

@@ -14,14 +14,14 @@ from __future__ import annotations
 from xdsl.dialects.builtin import AnyFloat, ModuleOp
 
 from compilemask.errors import LoweringError
-from compilemask.lowering.tiling_to_ttg.attention_backward_config import Ahead, HopperBackwardConfig
+from compilemask.lowering.tiling_to_ttg.attention_backward_config import HopperBackwardConfig
 from compilemask.lowering.tiling_to_ttg.attention_backward_consumer import run_consumer
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import kernel_arguments, open_frame
 from compilemask.lowering.tiling_to_ttg.attention_backward_producer import run_producer
 from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, SHARED_MEMORY, check_supported
 from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder
 
-__all__ = ["Ahead", "HopperBackwardConfig", "emit_backward"]
+__all__ = ["HopperBackwardConfig", "emit_backward"]
 
 NAME = "attention_backward_keys"
 

@@ -11,7 +11,6 @@ import math
 from xdsl.dialects.builtin import i32
 
 from compilemask.lowering.tiling_to_tt.builder import Value
-from compilemask.lowering.tiling_to_ttg.attention_backward_config import Ahead
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, Patterns, visits_of
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
@@ -24,14 +23,13 @@ BOTH = 256
 
 
 def clean_keys(frame: Frame, part: int, tile: KeyTile) -> None:
-    """Zeroes a warpgroup's keys and values that no query sees, if there may be any in the tile."""
+    """Zeroes a warpgroup's keys and values that no query sees, if there may be any in the tile; a fence comes behind."""
     kb = frame.kb
     existing = frame.keys.existing(tile.number * TILE, TILE)
     with kb.if_else(visits_of(frame, tile, kb.constant(0, i32)).surely_seen < existing) as some, some.then():
         seen = kb.convert_layout(_seen(frame, part, tile), slice_of(frame.layouts.rows, 1)) != 0
         for source in (frame.key, frame.value):
             _keep(frame, frame.own_rows(source, part), seen)
-        kb.fence_async_shared()
 
 
 def _seen(frame: Frame, part: int, tile: KeyTile) -> Value:
@@ -51,11 +49,11 @@ def _seen(frame: Frame, part: int, tile: KeyTile) -> Value:
 def clean_queries(frame: Frame, part: int, place: Value) -> None:
     """Zeroes rows of a step that see nothing, which their shift tells: one warpgroup the queries, one the gradients."""
     kb, shift = frame.kb, frame.numbers(frame.shift, place)
-    blind = kb.reduce(shift.load(frame.layouts.columns), 0, "max") == math.inf
-    with kb.if_else(blind) as some, some.then():
-        if frame.config.scores_ahead is not Ahead.NONE:
-            # The other warpgroup may still read the queries, for its scores.
-            kb.bar_sync(CLEANED_BARRIER, BOTH)
+    blind = kb.cast(kb.reduce(shift.load(frame.layouts.columns), 0, "max") == math.inf, i32)
+    # Where ptxas takes a branch for one that lanes part at, it computes addresses for each lane in all steps.
+    with kb.if_else(kb.uniform(blind) != 0) as some, some.then():
+        # The other warpgroup may still read the queries, for its scores.
+        kb.bar_sync(CLEANED_BARRIER, BOTH)
         sees = shift.load(slice_of(frame.layouts.rows, 1)) < math.inf
         _keep(frame, frame.rows((frame.query, frame.grad)[part], place), sees)
         kb.fence_async_shared()

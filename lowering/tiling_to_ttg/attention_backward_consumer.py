@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from xdsl.dialects.builtin import i32
 
 from compilemask.dialects.triton.ttg_types import MemDescType
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import clean_keys
-from compilemask.lowering.tiling_to_ttg.attention_backward_config import Ahead
-from compilemask.lowering.tiling_to_ttg.attention_backward_exchange import (
-    begin,
-    clear_before_first,
-    meet,
-    multiply_last,
-)
-from compilemask.lowering.tiling_to_ttg.attention_backward_follow import full_steps, masked_steps
+from compilemask.lowering.tiling_to_ttg.attention_backward_exchange import begin, leave_nothing, meet, multiply_last
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame, Source
-from compilemask.lowering.tiling_to_ttg.attention_backward_step import State
+from compilemask.lowering.tiling_to_ttg.attention_backward_step import State, Step, advance, advance_masked
 from compilemask.lowering.tiling_to_ttg.attention_backward_sums import add_to_queries
-from compilemask.lowering.tiling_to_ttg.attention_backward_visits import KeyTile, own_tile, visits_of
-from compilemask.lowering.tiling_to_ttg.attention_backward_walk import full_visits, masked_visits
+from compilemask.lowering.tiling_to_ttg.attention_backward_visits import (
+    KeyTile,
+    Patterns,
+    Visits,
+    own_tile,
+    visits_of,
+)
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS, TILE
 from compilemask.lowering.tiling_to_ttg.builder import tma_layout
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer
@@ -31,38 +28,56 @@ from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer
 def run_consumer(frame: Frame, part: int) -> None:
     """Visits all queries of all heads that read the key head, and stores the gradients."""
     kb, tile = frame.kb, own_tile(frame, 4)
-    if frame.config.lags:
-        clear_before_first(frame, part)
     frame.keys_full.wait(0)
     clean_keys(frame, part, tile)
+    if frame.config.sums_queries:
+        leave_nothing(frame, part)
+    kb.fence_async_shared()
+    if frame.config.sums_queries:
+        begin(frame, part)
     before = State.first(frame, part)
-    masked, full = (masked_steps, full_steps) if frame.config.notes else (masked_visits, full_visits)
     with kb.for_loop(0, kb.arg("group"), 1, [*before.values, kb.constant(0, i32)]) as members:
         *state, missing = members.carried
         visits = visits_of(frame, tile, members.index)
-        state = masked(frame, part, tile, visits, State(*state))
-        state = _ahead(frame, part, *full(frame, part, tile, visits), state)
+        state = _masked_visits(frame, part, tile, visits, State(*state))
+        state = _full_visits(frame, part, tile, visits, state)
         members.yield_(*state.values, missing | visits.missing)
     *state, missing = members.results
-    _store(frame, part, tile, State(*state), missing)
+    after = State(*state)
+    if after.block is not None:
+        add_to_queries(frame, kb.warp_group_dot_wait(multiply_last(frame, part, after.number)), after.block)
+    _store(frame, part, tile, after, missing)
 
 
-def _ahead(frame: Frame, part: int, count: Value, visit: Callable[[State], State], state: State) -> State:
-    """The sums behind full visits, if there are any, of which each step knows its scores if the variant says so."""
+def _masked_visits(frame: Frame, part: int, tile: KeyTile, visits: Visits, state: State) -> State:
+    """Visits partial tiles, and the full ones too if keys are missing. What a visit needs is fetched two ahead."""
+    kb, patterns = frame.kb, Patterns(frame, part, tile, visits)
+    count = visits.n_partial + kb.where(tile.is_cut_off(frame), visits.n_runs, 0)
+    first, width = visits.pair(frame, 0), len(state.values)
+    carried = [*state.values, *patterns.fetched(0, first[1]), first[0], *visits.pair(frame, 1)]
+    with kb.for_loop(0, count, 1, carried) as each:
+        words, seeing, own, *following = each.carried[width:]
+        ahead = patterns.fetched(each.index + 1, following[1])
+        after = visits.pair(frame, each.index + 2)
+        begin, end = visits.span(frame, each.index, (own, visits.end_of_run(frame, each.index)))
+        with kb.for_loop(begin, end, frame.config.queries, each.carried[:width]) as steps:
+            step = Step(visits, steps.index, words, seeing)
+            steps.yield_(*advance_masked(frame, part, State(*steps.carried), step).values)
+        each.yield_(*steps.results, *ahead, following[0], *after)
+    return State(*each.results[:width])
+
+
+def _full_visits(frame: Frame, part: int, tile: KeyTile, visits: Visits, state: State) -> State:
+    """Visits the full tiles of queries, run by run, unless keys are missing."""
     kb = frame.kb
-    if frame.config.scores_ahead is not Ahead.FULL:
-        return visit(state)
-    with kb.if_else(count > 0) as some:
-        with some.then():
-            if frame.config.lags:
-                begin(frame, part, state.number)
-            after = visit(state.looking_ahead(frame, part))
-            if after.block is not None:
-                add_to_queries(frame, kb.warp_group_dot_wait(multiply_last(frame, part, after.number)), after.block)
-            some.yield_(*after._replace(scores=None, block=None).values)
-        with some.otherwise():
-            some.yield_(*state.values)
-    return State(*some.results)
+    stop = visits.n_partial + kb.where(tile.is_cut_off(frame), 0, visits.n_runs)
+    with kb.for_loop(visits.n_partial, stop, 1, state.values) as each:
+        begin, end = visits.span(frame, each.index, visits.pair(frame, each.index))
+        with kb.for_loop(begin, end, frame.config.queries, each.carried) as steps:
+            step = Step(visits, steps.index)
+            steps.yield_(*advance(frame, part, State(*steps.carried), step).values)
+        each.yield_(*steps.results)
+    return State(*each.results)
 
 
 def _store(frame: Frame, part: int, tile: KeyTile, state: State, missing: Value) -> None:

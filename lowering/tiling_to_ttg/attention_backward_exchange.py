@@ -1,15 +1,18 @@
 """How two warpgroups exchange the slopes of a step, of which each multiplies all with its part of the keys.
 
 At a meeting in every step both would compute weights at the same time, while no product runs, and wait for products at
-the same time. So where registers allow it a step leaves its own slopes and multiplies those of the step before: a
-warpgroup waits for the other one only if that is a whole step behind. What a step leaves lies in a slot that the other
+the same time. So a step leaves its own slopes and multiplies those of the step before: a warpgroup waits for the other
+one only if that is a whole step behind. What a step leaves lies in a slot that the other
 warpgroup has read: by what it has left in the step before, it is done with the step two before that.
 """
 
 from __future__ import annotations
 
+from xdsl.dialects.builtin import i32
+
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import BOTH
+from compilemask.lowering.tiling_to_ttg.attention_backward_config import SLOTS
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
 from compilemask.lowering.tiling_to_ttg.attention_backward_sums import multiply_keys
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS
@@ -23,7 +26,7 @@ MEETING_BARRIER = 13
 def slot(frame: Frame, number: Value) -> Buffer:
     """Where the slopes of a step lie."""
     assert frame.slopes is not None
-    return frame.slopes[number % frame.config.slots]
+    return frame.slopes[number % SLOTS]
 
 
 def meet(frame: Frame) -> None:
@@ -31,26 +34,17 @@ def meet(frame: Frame) -> None:
     frame.kb.bar_sync(MEETING_BARRIER, BOTH)
 
 
-def multiply_at_once(frame: Frame, part: int, number: Value) -> Product:
-    """Starts to multiply the slopes that both leave in a step."""
-    meet(frame)
-    return multiply_keys(frame, part, slot(frame, number))
-
-
-def clear_before_first(frame: Frame, part: int) -> None:
-    """Zeroes a warpgroup's part of the slopes before the first step, which are multiplied, but for nothing.
-
-    Each warpgroup has a fence of its own between here and that product.
-    """
-    kb, config = frame.kb, frame.config
-    nothing = kb.zeros((ROWS, config.queries), frame.element_type, frame.layouts.scores)
+def leave_nothing(frame: Frame, part: int) -> None:
+    """Zeroes a warpgroup's part of the slopes before the first step, which are multiplied too; a fence comes behind."""
+    kb, queries = frame.kb, frame.config.queries
+    nothing = kb.zeros((ROWS, queries), frame.element_type, frame.layouts.scores)
     assert frame.slopes is not None
-    frame.slopes[config.slots - 1].part((part * ROWS, 0), (ROWS, config.queries)).store(nothing)
+    frame.slopes[SLOTS - 1].part((part * ROWS, 0), (ROWS, queries)).store(nothing)
 
 
-def begin(frame: Frame, part: int, number: Value) -> None:
-    """Lets the other warpgroup begin with a step, behind one whose slopes were multiplied at once, or the first."""
-    hand_over(frame, part, number + 1)
+def begin(frame: Frame, part: int) -> None:
+    """Lets the other warpgroup begin with the first step."""
+    hand_over(frame, part, frame.kb.constant(-1, i32))
 
 
 def wait_for_step_before(frame: Frame, part: int, number: Value) -> None:
@@ -65,15 +59,14 @@ def hand_over(frame: Frame, part: int, number: Value) -> None:
 
 def multiply_step_before(frame: Frame, part: int, number: Value) -> Product:
     """Starts to multiply the slopes of the step before this one."""
-    return multiply_keys(frame, part, slot(frame, number + (frame.config.slots - 1)))
+    return multiply_keys(frame, part, slot(frame, number + (SLOTS - 1)), number)
 
 
 def multiply_last(frame: Frame, part: int, number: Value) -> Product:
-    """The same behind the last step; whoever begins again finds nobody waiting for what was left before."""
+    """The same behind the last step."""
     wait_for_step_before(frame, part, number)
-    meet(frame)
     return multiply_step_before(frame, part, number)
 
 
 def _left_barrier(part: int, number: Value) -> Value:
-    return number % 2 + (LEFT_BARRIER + 2 * part)
+    return (number & 1) + (LEFT_BARRIER + 2 * part)

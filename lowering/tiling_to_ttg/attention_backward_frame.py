@@ -12,7 +12,6 @@ from typing import NamedTuple
 from xdsl.dialects.builtin import AnyFloat, f32, i32
 
 from compilemask.dialects.triton.layouts import (
-    BARRIER_LAYOUT,
     BlockedLayout,
     NvidiaMmaLayout,
     NvmmaSharedLayout,
@@ -20,7 +19,7 @@ from compilemask.dialects.triton.layouts import (
 )
 from compilemask.lowering.tiling_to_tt.builder import Arg, Value, ptr
 from compilemask.lowering.tiling_to_tt.patch_order import geometry_arguments
-from compilemask.lowering.tiling_to_ttg.attention_backward_config import HopperBackwardConfig
+from compilemask.lowering.tiling_to_ttg.attention_backward_config import SLOTS, HopperBackwardConfig
 from compilemask.lowering.tiling_to_ttg.attention_config import CONSUMERS, ROWS, TILE, Patch
 from compilemask.lowering.tiling_to_ttg.attention_frame import POINTER_ALIGNMENT
 from compilemask.lowering.tiling_to_ttg.attention_maps import TileMap, TileOrder, map_arguments
@@ -31,8 +30,6 @@ INPUTS, OUTPUTS = ("q", "k", "v", "grad"), ("grad_k", "grad_v")
 SECTIONS = ("tiles", "order", "visits", "patterns", "columns")
 SIZES = ("heads", "group", "queries", "keys", "key_tiles", "mask_batch_stride", "mask_head_stride", "all_heads")
 """`all_heads` counts the key heads of all batches."""
-NOTE_WORDS = 8
-"""Room for a note (`attention_backward_notes.py`)."""
 
 
 def kernel_arguments(config: HopperBackwardConfig) -> list[Arg]:
@@ -105,8 +102,6 @@ class Frame:
     shift: Numbers
     delta: Numbers
     """Of each stage, a number for each row."""
-    notes: Buffer | None
-    """Of each stage, the words of a `Note` on its step."""
     full: Barriers
     empty: Barriers
     """Of each stage."""
@@ -115,14 +110,17 @@ class Frame:
     """[128, D], loaded once."""
     keys_full: Barrier
     slopes: Buffer | None
-    """[128 keys, queries of a step], which warpgroups exchange for the gradient of queries; `slots` take turns."""
+    """[128 keys, queries of a step], which warpgroups exchange for the gradient of queries; `SLOTS` take turns."""
     key_map: TileMap
     value_map: TileMap
     """Of the gradients of keys and values."""
 
     def place(self, count: Value) -> tuple[Value, Value]:
         """The buffer of the count-th step, and the parity of the phase in which it is full."""
-        return count % self.config.stages, (count // self.config.stages) % 2
+        stages = self.config.stages
+        place = count % stages
+        # A multiple of an odd number is as odd as its quotient.
+        return place, (count ^ place) % 2 if stages % 2 else (count // stages) % 2
 
     def rows(self, source: Source, place: Value | int) -> Buffer:
         """[queries, D] of a stage."""
@@ -132,9 +130,18 @@ class Frame:
         """[queries] of a stage."""
         return source.buffer[place].reshape(self.config.queries)
 
-    def own_rows(self, source: Source, part: int) -> Buffer:
+    def loaded_once(self, source: Source, number: Value | None = None) -> Buffer:
+        """Keys or values [128, D], for the number-th step if one is given.
+
+        Its number, less than 2^31, is shifted to 0, but ptxas cannot know that: where matrices lie in shared memory is
+        computed in each step anew. What is the same in all it keeps in 40 registers, and spills others for them.
+        """
+        index = 0 if number is None else self.kb.shift_right_unsigned(number, 31)
+        return source.buffer[index].reshape(TILE, self.head_dim)
+
+    def own_rows(self, source: Source, part: int, number: Value | None = None) -> Buffer:
         """The 64 keys or values of a warpgroup."""
-        return source.buffer.reshape(TILE, self.head_dim).part((part * ROWS, 0), (ROWS, self.head_dim))
+        return self.loaded_once(source, number).part((part * ROWS, 0), (ROWS, self.head_dim))
 
 
 def open_frame(kb: GpuKernelBuilder, head_dim: int, element_type: AnyFloat, config: HopperBackwardConfig) -> Frame:
@@ -150,7 +157,7 @@ def open_frame(kb: GpuKernelBuilder, head_dim: int, element_type: AnyFloat, conf
         buffer = kb.alloc((1, queries), f32, plain, count=stages).named(f"{name}_buffer")
         return Numbers(buffer, kb.descriptor(name, (1, queries), f32, plain))
 
-    slopes = kb.alloc((TILE, queries), element_type, count=config.slots) if config.sums_queries else None
+    slopes = kb.alloc((TILE, queries), element_type, count=SLOTS) if config.sums_queries else None
     frame = Frame(
         kb,
         head_dim,
@@ -163,11 +170,10 @@ def open_frame(kb: GpuKernelBuilder, head_dim: int, element_type: AnyFloat, conf
         grad=source("grad", queries, config.query_patch, stages),
         shift=numbers("shift"),
         delta=numbers("delta"),
-        notes=kb.alloc((NOTE_WORDS,), i32, BARRIER_LAYOUT, count=stages).named("notes") if config.notes else None,
         full=kb.barriers(stages),
         empty=kb.barriers(stages, CONSUMERS),
-        key=source("k", TILE, config.key_patch),
-        value=source("v", TILE, config.key_patch),
+        key=source("k", TILE, config.key_patch, 1),
+        value=source("v", TILE, config.key_patch, 1),
         keys_full=kb.barriers(1)[0],
         slopes=slopes,
         key_map=TileMap(kb, "grad_k", ROWS, head_dim, element_type, config.key_patch),

@@ -19,7 +19,7 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_queries_frame import 
     numbers_of,
     own_tile,
 )
-from compilemask.lowering.tiling_to_ttg.attention_bits import octets_of_step, only_visible, words_of_step
+from compilemask.lowering.tiling_to_ttg.attention_bits import bits_of_step, only_visible
 from compilemask.lowering.tiling_to_ttg.attention_config import ROWS
 from compilemask.lowering.tiling_to_ttg.attention_softmax import LOG2_E
 from compilemask.lowering.tiling_to_ttg.builder import dot_operand
@@ -126,9 +126,7 @@ def _advance_masked(frame: Frame, rows: Rows, state: State, masking: Masking) ->
     with kb.if_else(rows.tile.unseen != 0) as some, some.then():
         key = frame.step_rows(frame.key, place)
         clean_keys(frame, rows.part, rows.tile, key, masking.pattern, masking.first)
-    size = frame.config.keys
-    step = masking.first // size
-    words, seen = words_of_step(kb, masking.words, step, size), octets_of_step(kb, masking.seen, step, size)
+    words, seen = bits_of_step(kb, masking.words, masking.seen, masking.first, frame.config.keys)
     with kb.if_else(seen != 0) as some:
         with some.then():
             some.yield_(*_computed(frame, rows, state, words).values)

@@ -12,9 +12,9 @@ from compilemask.lowering.tiling_to_ttg.builder import slice_of, wgmma
 from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer, Product
 
 
-def multiply_keys(frame: Frame, part: int, slopes: Buffer) -> Product:
+def multiply_keys(frame: Frame, part: int, slopes: Buffer, number: Value) -> Product:
     """Starts a warpgroup's part of slopes times keys: half of the columns, or half of the queries if D is 64."""
-    keys = frame.key.buffer.reshape(TILE, frame.head_dim)
+    keys = frame.loaded_once(frame.key, number)
     if frame.config.queries == ROWS:
         return frame.kb.warp_group_dot(slopes.transpose(), keys.part((0, part * SIDE), (TILE, SIDE)))
     return frame.kb.warp_group_dot(slopes.part((0, part * ROWS), (TILE, ROWS)).transpose(), keys)
@@ -25,12 +25,12 @@ def no_block(frame: Frame) -> Value:
     return frame.kb.constant(-1, i32)
 
 
-def block_of(frame: Frame, head: Value, first: Value) -> Value:
-    """The first of the blocks, one for each warpgroup, that a step of a head from query `first` on adds to."""
+def block_of(frame: Frame, part: int, head: Value, first: Value) -> Value:
+    """The block that a warpgroup's part belongs to, of a step of a head from query `first` on."""
     kb = frame.kb
     # A step is one block of rows and two of columns, or the other way round.
     row_blocks = kb.ceil_div(kb.arg("queries"), TILE) * (TILE // SIDE)
-    return (head * row_blocks + first // SIDE) * (frame.head_dim // SIDE)
+    return (head * row_blocks + first // SIDE) * (frame.head_dim // SIDE) + part
 
 
 def add_to_queries(frame: Frame, product: Value, block: Value) -> None:

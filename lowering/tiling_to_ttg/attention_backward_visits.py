@@ -54,8 +54,6 @@ class Visits(NamedTuple):
     """Address of the first pair."""
     n_partial: Value
     n_runs: Value
-    n_full: Value
-    """Tiles in all runs."""
     surely_seen: Value
     """How many of the keys are surely seen, namely by the query at their own position."""
     blind: Value
@@ -64,16 +62,10 @@ class Visits(NamedTuple):
     """1 if the descriptor had no room for the tile's visits, 0 else."""
 
     def span(self, frame: Frame, index: Value, pair: tuple[Value, Value]) -> tuple[Value, Value]:
-        """First place of the index-th visit, and the one behind its last tile, from its pair of words: all tiles are
-        visited whole, so that steps with an even number begin one.
-        """
-        first, end = self.tiles(frame, index, pair)
-        return first * TILE, end * TILE
-
-    def tiles(self, frame: Frame, index: Value, pair: tuple[Value, Value]) -> tuple[Value, Value]:
-        """The same, counted in tiles."""
-        first, second = pair
-        return first, frame.kb.where(index < self.n_partial, first + 1, second)
+        """First query of the index-th visit, and the one behind its last, from its pair of words."""
+        kb, (first, second) = frame.kb, pair
+        end = kb.where(index < self.n_partial, first + 1, second)
+        return first * TILE, kb.minimum(end * TILE, kb.arg("queries"))
 
     def pair(self, frame: Frame, index: Value | int) -> tuple[Value, Value]:
         """The words of the index-th visit, 0 if there is none: query tile and pattern, or first and end of a run."""
@@ -106,13 +98,12 @@ def visits_of(frame: Frame, tile: KeyTile, member: Value) -> Visits:
     head = tile.head * kb.arg("group") + member
     first = mask_of_head(kb, head) * kb.arg("key_tiles")
     record = kb.arg("tiles") + (first + tile.number) * TILE_WORDS
-    first_pair, n_partial, n_runs, n_full = (kb.load(record + word) for word in range(4))
+    first_pair, n_partial, n_runs = (kb.load(record + word) for word in range(3))
     return Visits(
         head,
         kb.arg("visits") + first_pair * 2,
         kb.maximum(n_partial, 0),
         kb.where(n_partial < 0, 0, n_runs),
-        kb.where(n_partial < 0, 0, n_full),
         kb.load(record + SURELY_SEEN),
         kb.load(kb.arg("order") + first * ORDER_WORDS + UNSEEN),
         kb.cast(n_partial < 0, i32),
@@ -128,8 +119,7 @@ class Patterns:
         row = kb.arange(0, ROWS, slice_of(layout, 1))[:, None] + part * ROWS
         lane = kb.arange(0, PATTERN_WORDS, slice_of(layout, 0))[None, :]
         self.exists = frame.keys.positions(tile.number * TILE, row) < frame.keys.length
-        self.places = row * PATTERN_WORDS + lane
-        self.addresses = kb.arg("patterns") + self.places
+        self.addresses = kb.arg("patterns") + (row * PATTERN_WORDS + lane)
 
     @staticmethod
     def layout(frame: Frame) -> SliceLayout:
@@ -142,14 +132,6 @@ class Patterns:
         is_partial = self.visits.n_partial > index
         everybody = kb.where(self.exists, -1, 0)
         return kb.load(self.addresses + pattern * (TILE * PATTERN_WORDS), self.exists & is_partial, everybody)
-
-    def stored(self, pattern: Value, is_partial: Value) -> Value:
-        """[64, 4] of a pattern, those of missing keys too, or all queries.
-
-        What it holds from one call to the next is half of what `words` does.
-        """
-        kb = self.frame.kb
-        return kb.load(kb.arg("patterns") + (pattern * (TILE * PATTERN_WORDS) + self.places), is_partial, -1)
 
     def fetched(self, index: Value | int, pattern: Value) -> tuple[Value, Value]:
         """The words, and bits of the octets of queries of which some see a key of the warpgroup."""

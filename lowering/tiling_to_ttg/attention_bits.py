@@ -60,19 +60,12 @@ def octets_seen(
     return words[0] | words[1] | words[2] | words[3]
 
 
-def words_of_step(kb: GpuKernelBuilder, words: Value, step: Value, size: int) -> Value:
-    """Words of a tile's pattern, with the bits of a step's `size` columns first: of the whole tile, or of a half if
-    `step` is even or odd.
+def bits_of_step(kb: GpuKernelBuilder, words: Value, octets: Value, first: Value, size: int) -> tuple[Value, Value]:
+    """Words [64, 4] of a tile's pattern and its octets, for the `size` columns of a step from `first` on: with the bits
+    of those first, and in the octets no others. Steps are whole tiles, or halves.
     """
-    return words if size == TILE else kb.shift_right_unsigned(words, _bits_before(step, size))
-
-
-def octets_of_step(kb: GpuKernelBuilder, octets: Value, step: Value | int, size: int) -> Value:
-    """The same of octets, and no others."""
     if size == TILE:
-        return octets
-    return kb.shift_right_unsigned(octets, _bits_before(step, size)) & ((1 << BITS_PER_HALF) - 1)
-
-
-def _bits_before(step: Value | int, size: int) -> Value | int:
-    return step % (TILE // size) * BITS_PER_HALF
+        return words, octets
+    before = first // size % (TILE // size) * BITS_PER_HALF
+    words, octets = (kb.shift_right_unsigned(bits, before) for bits in (words, octets))
+    return words, octets & ((1 << BITS_PER_HALF) - 1)

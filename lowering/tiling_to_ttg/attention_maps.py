@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import AnyFloat
 
 from compilemask.lowering.tiling_to_tt.builder import Arg, Value
 from compilemask.lowering.tiling_to_tt.patch_order import PatchOrder
-from compilemask.lowering.tiling_to_ttg.attention_config import TILE, Patch, slice_rows
+from compilemask.lowering.tiling_to_ttg.attention_config import Patch, slice_rows
 from compilemask.lowering.tiling_to_ttg.builder import GpuKernelBuilder, tensor_map
 from compilemask.lowering.tiling_to_ttg.builder_memory import Barrier, Buffer, Descriptor
 
@@ -79,36 +79,13 @@ class TileOrder:
         """The box of rows in places from `first` on: whole slices of a patch, if they lie in one."""
         if self.patch is None:
             return Box([batch, head, first, 0], [])
-        order, tile, offset = self._tile_of(first, self.patch)
-        slices = self.kb.trunc_div(offset, slice_rows(self.patch))
-        return self._box_in_patch(order, batch, head, tile, first, offset, slices)
-
-    def boxes_of_tile(self, batch: Value, head: Value, tile: Value, rows: int) -> list[Box]:
-        """The boxes of `rows` rows each that a tile of 128 rows consists of."""
-        first, offsets = tile * TILE, range(0, TILE, rows)
-        if self.patch is None:
-            return [Box([batch, head, first + offset, 0], []) for offset in offsets]
-        order, size = PatchOrder(self.kb, self.patch), slice_rows(self.patch)
-        return [
-            self._box_in_patch(order, batch, head, tile, first + offset, offset, offset // size) for offset in offsets
-        ]
-
-    def _box_in_patch(
-        self,
-        order: PatchOrder,
-        batch: Value,
-        head: Value,
-        tile: Value,
-        first: Value,
-        offset: Value | int,
-        slices: Value | int,
-    ) -> Box:
-        """The box in a tile's patch, of rows in places from `first` on, `offset` places or `slices` from its begin."""
+        kb, (order, tile, offset) = self.kb, self._tile_of(first, self.patch)
         is_before, is_behind = tile < order.before_tiles, tile >= order.first_behind
-        row = self.kb.where(is_before, first, order.row_behind(tile) + offset)
+        row = kb.where(is_before, first, order.row_behind(tile) + offset)
         outermost, *others = order.corner(tile)
-        lead = [batch, head] if len(order.patch) == 2 else [batch * self._heads() + head]
-        return Box([batch, head, row, 0], [*lead, outermost + slices, *others, 0], is_before, is_behind)
+        corner = [outermost + kb.trunc_div(offset, slice_rows(self.patch)), *others]
+        lead = [batch, head] if len(self.patch) == 2 else [batch * self._heads() + head]
+        return Box([batch, head, row, 0], [*lead, *corner, 0], is_before, is_behind)
 
     def _tile_of(self, first: Value, patch: Patch) -> tuple[PatchOrder, Value, Value]:
         """The tile in which a place lies, and the place inside it."""

@@ -48,6 +48,7 @@ from compilemask.dialects.triton.inline_ptx import (
     KEEP_WHERE_SET,
     LOGARITHM,
     MULTIPLY_UNLESS_ONE,
+    OF_FIRST_LANE,
     PREFETCH_TENSOR_MAP,
     RECIPROCAL,
 )
@@ -334,6 +335,10 @@ class GpuKernelBuilder(KernelBuilder):
     def reciprocal_approximate(self, x: Value) -> Value:
         """1 / x of f32, off by up to an ulp (PTX, rcp): one instruction; 0 beyond 2^126."""
         return self.inline_asm(RECIPROCAL, "=r,r", [x])
+
+    def uniform(self, x: Value) -> Value:
+        """An i32 scalar, of which ptxas knows then that all threads hold it alike."""
+        return self.inline_asm(OF_FIRST_LANE, "=r,r", [x], pure=False)
 
     def bar_sync(self, number: int | Value, threads: int) -> None:
         """Wait at one of the CTA's 16 named barriers until so many threads have come; Triton uses 0, 1 and 2."""
