@@ -24,6 +24,7 @@ from hopper_configs import main, report_times
 
 import compilemask as cm
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig
+from compilemask.lowering.tiling_to_ttg.attention_config import Patch
 from compilemask.runtime.calls.gradient_inputs import GradientInputs
 from compilemask.runtime.gpu.attention_backward_cuda import attention_backward_cuda
 from compilemask.runtime.gpu.attention_cuda import ELEMENTS
@@ -43,12 +44,19 @@ WORDS: dict[str, dict[str, Any]] = {
 }
 
 
-def parsed(text: str, head_dim: int, dtype: str) -> HopperBackwardConfig:
-    """A variant."""
+def parsed(text: str, head_dim: int, dtype: str, *patches: Patch | None) -> HopperBackwardConfig:
+    """A variant, of such patches of queries and keys."""
     mode, *words = text.split("+")
     if mode not in ("sum", "leave"):
         raise SystemExit(f"variant {text!r} starts with neither sum nor leave")
-    config = HopperBackwardConfig.choose(head_dim, ELEMENTS[getattr(torch, dtype)], sums_queries=mode == "sum")
+    query_patch, key_patch = patches or (None, None)
+    config = HopperBackwardConfig.choose(
+        head_dim,
+        ELEMENTS[getattr(torch, dtype)],
+        sums_queries=mode == "sum",
+        query_patch=query_patch,
+        key_patch=key_patch,
+    )
     for word in words:
         if word in WORDS:
             config = replace(config, **WORDS[word])
@@ -95,7 +103,7 @@ def time_variants(
     calls: dict[str, Callable[[], object]] = {PORTABLE: _graph(partial(portable, inputs), pool)}
     key_patch, query_patch = patch_shapes_of(inputs.transposed.layout)
     for text in variants:
-        config = replace(parsed(text, head_dim, dtype), query_patch=query_patch, key_patch=key_patch)
+        config = parsed(text, head_dim, dtype, query_patch, key_patch)
         call = partial(attention_backward_hopper, inputs, config)
         errors = [float((x.float() - y).norm() / y.norm()) for x, y in zip(call()[:3], reference, strict=True)]
         print(f"{text}: relative differences of q, k, v {', '.join(f'{error:.1e}' for error in errors)}", flush=True)

@@ -27,8 +27,8 @@ CASES = [
 ]
 MOST_SPILLS = 0
 """Of a step."""
-MOST_SPILLS_OF_128_QUERIES = 6
-"""Of a masked step of so many."""
+MOST_SPILLS_OF_128_QUERIES = 7
+"""Of so many, which take 11 to 19 % less time so than if each waits for its own slopes, without any spill."""
 MOST_SPILLS_OF_39 = 8
 """With Triton 3.9, of whose code ptxas makes more."""
 

@@ -299,7 +299,7 @@ def test_all_synchronization_is_needed(sums_queries: bool, groups: tuple[int, ..
 
     The third tile of keys is seen by nobody. In a group, masked visits come behind full ones.
     """
-    config = chosen(128, sums_queries=sums_queries)
+    config = replace(chosen(128, sums_queries=sums_queries), stages=2)
     kernel = kernel_of(128, torch.float16, config)
     # Unseen keys, rows that see nothing in some steps and not in others, and full tiles behind them.
     some = cm.where(lambda q, kv: ((q % 50 != 7) | (q // 64 % 2 == 0)) & (kv <= q + 100) & (kv < 190) & (kv % 9 != 3))

@@ -140,8 +140,13 @@ def check(problem: PatchProblem, *, sums_queries: bool = True, seed: int = 0) ->
     """Gradients of random inputs, NaN in what nobody may notice, against the oracle's; exactly 0 where those are."""
     problem.poison()
     dtype, patches = problem.q.dtype, problem.patches
-    config = HopperBackwardConfig.choose(problem.q.shape[3], ELEMENT[dtype], sums_queries=sums_queries)
-    config = replace(config, query_patch=patches.query_patch, key_patch=patches.key_patch)
+    config = HopperBackwardConfig.choose(
+        problem.q.shape[3],
+        ELEMENT[dtype],
+        sums_queries=sums_queries,
+        query_patch=patches.query_patch,
+        key_patch=patches.key_patch,
+    )
     grad_q, *expected = problem.expected()
     expected += [grad_q] if sums_queries else []
     for name, reference, found in zip("kvq"[: len(expected)], expected, backward(problem, config, seed), strict=True):

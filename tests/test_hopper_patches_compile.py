@@ -41,7 +41,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def backward_config(head_dim: int, patch: tuple[int, ...]) -> HopperBackwardConfig:
-    return replace(HopperBackwardConfig.choose(head_dim, bf16), query_patch=patch, key_patch=patch)
+    return HopperBackwardConfig.choose(head_dim, bf16, query_patch=patch, key_patch=patch)
 
 
 @pytest.mark.parametrize(("head_dim", "dtype", "config"), FORWARD)

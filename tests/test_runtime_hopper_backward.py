@@ -202,10 +202,10 @@ def test_which_variant_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     hopper_backward._chosen.cache_clear()
     descriptor = cm.compile(cm.causal()).descriptor(1, 1, gradient=True)
     inputs = GradientInputs(x, None, x, x, x, x, x[..., 0], descriptor, 1.0)
-    assert hopper_backward.attention_backward_gpu(inputs) == HopperBackwardConfig(64)
+    assert hopper_backward.attention_backward_gpu(inputs) == HopperBackwardConfig(64, 3)
     torch.use_deterministic_algorithms(True)
     try:
-        assert hopper_backward.attention_backward_gpu(inputs) == HopperBackwardConfig(64, sums_queries=False)
+        assert hopper_backward.attention_backward_gpu(inputs) == HopperBackwardConfig(64, 3, sums_queries=False)
     finally:
         torch.use_deterministic_algorithms(False)
         hopper_backward._chosen.cache_clear()

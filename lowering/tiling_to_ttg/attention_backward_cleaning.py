@@ -23,7 +23,10 @@ BOTH = 256
 
 
 def clean_keys(frame: Frame, part: int, tile: KeyTile) -> None:
-    """Zeroes a warpgroup's keys and values that no query sees, if there may be any in the tile; a fence comes behind."""
+    """Zeroes a warpgroup's keys and values that no query sees, if there may be any in the tile.
+
+    A fence comes behind.
+    """
     kb = frame.kb
     existing = frame.keys.existing(tile.number * TILE, TILE)
     with kb.if_else(visits_of(frame, tile, kb.constant(0, i32)).surely_seen < existing) as some, some.then():

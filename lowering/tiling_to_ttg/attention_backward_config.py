@@ -57,12 +57,23 @@ class HopperBackwardConfig:
         return rings + 2 * TILE * row + (exchange if self.sums_queries else 0) + BARRIER_BYTES
 
     @classmethod
-    def choose(cls, head_dim: int, element_type: AnyFloat, *, sums_queries: bool = True) -> HopperBackwardConfig:
-        """The variant for a head dimension and element type. Raises LoweringError if there is none."""
+    def choose(
+        cls,
+        head_dim: int,
+        element_type: AnyFloat,
+        *,
+        sums_queries: bool = True,
+        query_patch: Patch | None = None,
+        key_patch: Patch | None = None,
+    ) -> HopperBackwardConfig:
+        """The variant for a head dimension and element type, by measurement. Raises LoweringError if there is none."""
         check_supported(head_dim, element_type)
+        queries, stages = ROWS, 4
         if head_dim == 128:
-            return cls(sums_queries=sums_queries)
-        # 128 queries a step cost registers: with `hold_weights`, or without sums, ptxas spills in the loop of steps.
-        if sums_queries:
-            return cls(queries=TILE, hold_weights=False)
-        return cls(stages=4, sums_queries=False)
+            # With a third stage full tiles take 4 % less time, partial ones up to 6 % more.
+            stages = 3 if query_patch is None else 2
+        elif sums_queries:
+            queries, stages = TILE, 2
+        # 128 queries a step leave no register to hold weights in.
+        hold = queries == ROWS
+        return cls(queries, stages, sums_queries, hold, query_patch=query_patch, key_patch=key_patch)

@@ -109,8 +109,9 @@ def test_backward(name: str, dim: int) -> None:
         unseen = ~seen.flatten(0, 2).any(dim=0)
         k[:, :, unseen], v[:, :, unseen], grad[~seen.any(dim=-1)] = torch.nan, torch.inf, torch.nan
         descriptor = cm.compile(case.mask).descriptor(length, length, q.device, gradient=True, patches=patches)
-        config = HopperBackwardConfig.choose(dim, ELEMENTS[dtype])
-        config = replace(config, query_patch=patches.query_patch, key_patch=patches.key_patch)
+        config = HopperBackwardConfig.choose(
+            dim, ELEMENTS[dtype], query_patch=patches.query_patch, key_patch=patches.key_patch
+        )
         poison(q, k, v)
         inputs = GradientInputs(grad, grad_lse, q, k, v, out, lse, descriptor, dim**-0.5)
         found = attention_backward_hopper(inputs, config)[:3]

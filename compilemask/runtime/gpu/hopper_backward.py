@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache, lru_cache, partial
 from itertools import accumulate
 from operator import mul
@@ -303,8 +302,9 @@ def _chosen(
     if query_patch is not None and not sums_queries:
         return None
     try:
-        config = HopperBackwardConfig.choose(dim, ELEMENTS[dtype], sums_queries=sums_queries)
-        config = replace(config, query_patch=query_patch, key_patch=key_patch)
+        config = HopperBackwardConfig.choose(
+            dim, ELEMENTS[dtype], sums_queries=sums_queries, query_patch=query_patch, key_patch=key_patch
+        )
     except LoweringError:
         return None
     try:
