@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_hopper_compile import ELEMENT, innermost_loops, machine_code, tool
+from test_hopper_compile import ELEMENT, assembler, innermost_loops, machine_code
 
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.lowering.tiling_to_ttg.attention_backward import HopperBackwardConfig, emit_backward
@@ -29,7 +29,7 @@ MOST_SPILLS = 0
 """Of a step."""
 MOST_SPILLS_OF_128_QUERIES = 7
 """Of so many, which take 11 to 19 % less time so than if each waits for its own slopes, without any spill."""
-MOST_SPILLS_OF_39 = 8
+MOST_SPILLS_OF_39 = 13
 """With Triton 3.9, of whose code ptxas makes more."""
 
 
@@ -93,7 +93,7 @@ def test_ptxas_serializes_nothing(head_dim: int, sums_queries: bool, tmp_path: P
     path, ptx = tmp_path / "kernel.ttgir", tmp_path / "kernel.ptx"
     path.write_text(print_generic(legalize(module, triton.__version__)))
     ptx.write_text(triton.compile(str(path), target=parse_target("cuda:90").for_triton()).asm["ptx"])
-    command = [tool("ptxas"), "-v", "-arch=sm_90a", ptx, "-o", tmp_path / "out"]
+    command = [assembler(), "-v", "-arch=sm_90a", ptx, "-o", tmp_path / "out"]
     said = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "Used 168 registers" in said.stderr
     assert not re.search(r"C75\d\d", said.stdout + said.stderr)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from test_hopper_backward_compile import steps
-from test_hopper_compile import ELEMENT, machine_code, tool
+from test_hopper_compile import ELEMENT, assembler, machine_code
 
 from compilemask.dialects.triton.printing import print_generic
 from compilemask.lowering.tiling_to_ttg.attention_backward_queries import HopperQueriesConfig, emit_backward_queries
@@ -65,7 +65,7 @@ def test_ptxas_serializes_nothing(head_dim: int, tmp_path: Path) -> None:
     path, ptx = tmp_path / "kernel.ttgir", tmp_path / "kernel.ptx"
     path.write_text(print_generic(legalize(module, triton.__version__)))
     ptx.write_text(triton.compile(str(path), target=parse_target("cuda:90").for_triton()).asm["ptx"])
-    command = [tool("ptxas"), "-v", "-arch=sm_90a", ptx, "-o", tmp_path / "out"]
+    command = [assembler(), "-v", "-arch=sm_90a", ptx, "-o", tmp_path / "out"]
     said = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "Used 168 registers" in said.stderr
     assert not re.search(r"C75\d\d", said.stdout + said.stderr)

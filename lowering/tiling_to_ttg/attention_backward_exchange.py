@@ -2,8 +2,8 @@
 
 At a meeting in every step both would compute weights at the same time, while no product runs, and wait for products at
 the same time. So a step leaves its own slopes and multiplies those of the step before: a warpgroup waits for the other
-one only if that is a whole step behind. What a step leaves lies in a slot that the other
-warpgroup has read: by what it has left in the step before, it is done with the step two before that.
+one only if that is a whole step behind. What a step leaves lies in a slot that the other warpgroup has read: by what it
+has left in the step before, it is done with the step two before that.
 """
 
 from __future__ import annotations
