@@ -27,8 +27,8 @@ CASES = [
 ]
 MOST_SPILLS = 0
 """Of a step."""
-MOST_SPILLS_OF_128_QUERIES = 7
-"""Of so many, which take 11 to 19 % less time so than if each waits for its own slopes, without any spill."""
+MOST_SPILLS_OF_128_QUERIES, MOST_SPILLS_IN_PATCHES = 7, 13
+"""Of so many, which take 11 to 24 % less time so than if each waits for its own slopes, without any spill."""
 MOST_SPILLS_OF_39 = 13
 """With Triton 3.9, of whose code ptxas makes more."""
 
@@ -54,12 +54,17 @@ def check_steps(code: list[str], head_dim: int, config: HopperBackwardConfig) ->
     masked = full + head_dim // 16 + (TILE // 16 if config.sums_queries else 0)
     bodies = steps(code)
     assert {count: len(found) for count, found in bodies.items()} == {full: 2, masked: 2}
-    most = MOST_SPILLS_OF_128_QUERIES if config.queries > ROWS else MOST_SPILLS
-    if triton.__version__.startswith("3.9"):
+    most = MOST_SPILLS
+    if config.queries > ROWS:
+        most = MOST_SPILLS_OF_128_QUERIES if config.query_patch is None else MOST_SPILLS_IN_PATCHES
+    is_39 = triton.__version__.startswith("3.9")
+    if is_39:
         most = MOST_SPILLS_OF_39
     for body in [*bodies[full], *bodies[masked]]:
         spills = sum("LDL" in line or "STL" in line for line in body)
         assert spills <= most, f"{spills} registers are spilled in a step"
+        # Addresses of a warp are not first computed for each lane.
+        assert is_39 or not any("R2UR" in line for line in body)
 
 
 @pytest.mark.parametrize(("head_dim", "dtype", "sums_queries"), CASES)
