@@ -54,11 +54,11 @@ class Problem:
         self.grad_lse = torch.randn(self.lse.shape, generator=torch.Generator().manual_seed(2))
 
     def poison(self) -> None:
-        """Put NaN where nothing may be read: into keys that nobody sees, and gradients of rows that see nothing."""
+        """Put NaN where nothing may be noticed: into keys that nobody sees, rows that see nothing, their gradients."""
         seen = self.visible.expand(self.q.shape[0], self.q.shape[1], -1, -1)
         unseen = ~seen.flatten(0, 2).any(dim=0)
         self.k[:, :, unseen], self.v[:, :, unseen] = torch.nan, torch.inf
-        self.grad[~seen.any(dim=-1)] = torch.nan
+        self.q[~seen.any(dim=-1)] = self.grad[~seen.any(dim=-1)] = torch.nan
 
     def own_descriptors(self) -> Descriptor:
         """The transposed descriptor; both are copies from now on, since others share what they were."""

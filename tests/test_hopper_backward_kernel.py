@@ -171,6 +171,26 @@ def test_full_tiles_without_partial_ones() -> None:
     check(cm.full(), 512, 256)
 
 
+@pytest.mark.parametrize("sums_queries", [True, False])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_many_steps(head_dim: int, sums_queries: bool) -> None:
+    """More than 64, of full tiles behind partial ones of two heads."""
+    mask = cm.where(lambda q, kv: (q // 128 % 2 == 1) | ((q + kv) % 5 != 1))
+    config = chosen(head_dim, sums_queries=sums_queries)
+    queries = 33 * config.queries
+    check(mask, queries, 128, heads=(2, 1), head_dim=head_dim, config=config)
+
+
+def test_what_is_not_finite_in_another_batch() -> None:
+    """What lies in a slot of slopes before the first step is multiplied with keys, but goes nowhere."""
+    problem = Problem(cm.full(), 128, 128, batch=2, head_dim=64, dtype=torch.float16)
+    grad_q, grad_k, grad_v = (x[0] for x in problem.expected())
+    problem.k[1, 0, 5] = problem.out[1] = problem.lse[1] = torch.nan
+    for found, reference in zip(backward(problem, chosen(64)), (grad_k, grad_v, grad_q), strict=True):
+        assert found[1].isnan().any()
+        assert_close(found[0], reference, TOLERANCE[torch.float16])
+
+
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_missing_keys_of_full_tiles_reach_nobody(head_dim: int) -> None:
     """Their scores are 0, so that their weights overflow where all scores of a row are far below."""
@@ -279,8 +299,8 @@ SYNCHRONIZATION = (
 SPARE = 4
 """Waits whose phase has ended anyway: those that hold the weights."""
 SPARE_OF_SUMS = 5
-"""And the fence behind cleaned queries: whoever reads them makes another one before, between slopes and their products.
-That it is enough if the reader makes it is more than PTX says plainly."""
+"""And the fence behind cleaned queries: whoever reads them makes another one before, between slopes and their products,
+and any on the way from the writer to the reader is enough (PTX, proxies in the memory consistency model)."""
 
 
 def synchronization(kernel: ModuleOp) -> list[Operation]:

@@ -82,7 +82,7 @@ def test_unseen_positions_have_no_gradient_whatever_they_hold() -> None:
     q, k, v = random_inputs(1, 2, 2, 150, 300, 64, torch.bfloat16, "cuda")
     seen = mask.dense(150, 300)[0, 0].cuda()
     rows, columns = ~seen.any(dim=1), ~seen.any(dim=0)
-    k[:, :, columns], v[:, :, columns] = torch.nan, torch.inf
+    q[:, :, rows], k[:, :, columns], v[:, :, columns] = torch.nan, torch.nan, torch.inf
     inputs = [x.requires_grad_() for x in (q, k, v)]
     grad_out = torch.randn_like(q)
     grad_out[:, :, rows] = torch.nan

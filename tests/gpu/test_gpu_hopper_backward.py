@@ -50,7 +50,8 @@ def check(
     expected = dense_gradients(q, k, v, visible, grad, grad_lse)
     seen = visible.expand(batch, heads[0], -1, -1)
     unseen, blind = ~seen.flatten(0, 2).any(dim=0), ~seen.any(dim=-1)
-    k[:, :, unseen], v[:, :, unseen], grad[blind] = torch.nan, torch.inf, torch.nan
+    k[:, :, unseen], v[:, :, unseen] = torch.nan, torch.inf
+    q[blind] = grad[blind] = torch.nan
     descriptor = cm.compile(MASKS[name](queries, keys)).descriptor(queries, keys, q.device, gradient=True)
     poison(q, k, v)
     assert has_hopper_kernel(q, k, v)

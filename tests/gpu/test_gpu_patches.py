@@ -107,7 +107,8 @@ def test_backward(name: str, dim: int) -> None:
         expected = dense_gradients(q, k, v, visible, grad, grad_lse)
         seen = visible.expand(2, 4, -1, -1)
         unseen = ~seen.flatten(0, 2).any(dim=0)
-        k[:, :, unseen], v[:, :, unseen], grad[~seen.any(dim=-1)] = torch.nan, torch.inf, torch.nan
+        k[:, :, unseen], v[:, :, unseen] = torch.nan, torch.inf
+        q[~seen.any(dim=-1)] = grad[~seen.any(dim=-1)] = torch.nan
         descriptor = cm.compile(case.mask).descriptor(length, length, q.device, gradient=True, patches=patches)
         config = HopperBackwardConfig.choose(
             dim, ELEMENTS[dtype], query_patch=patches.query_patch, key_patch=patches.key_patch
