@@ -119,7 +119,8 @@ class Frame:
         """The buffer of the count-th step, and the parity of the phase in which it is full."""
         stages = self.config.stages
         place = count % stages
-        # A multiple of an odd number is as odd as its quotient.
+        # A multiple of an odd number is as odd as its quotient; from that of a quotient by 3 ptxas would compute
+        # addresses for each lane.
         return place, (count ^ place) % 2 if stages % 2 else (count // stages) % 2
 
     def rows(self, source: Source, place: Value | int) -> Buffer:
