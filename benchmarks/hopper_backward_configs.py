@@ -44,12 +44,13 @@ WORDS: dict[str, dict[str, Any]] = {
 }
 
 
-def parsed(text: str, head_dim: int, dtype: str, *patches: Patch | None) -> HopperBackwardConfig:
+def parsed(
+    text: str, head_dim: int, dtype: str, query_patch: Patch | None = None, key_patch: Patch | None = None
+) -> HopperBackwardConfig:
     """A variant, of such patches of queries and keys."""
     mode, *words = text.split("+")
     if mode not in ("sum", "leave"):
         raise SystemExit(f"variant {text!r} starts with neither sum nor leave")
-    query_patch, key_patch = patches or (None, None)
     config = HopperBackwardConfig.choose(
         head_dim,
         ELEMENTS[getattr(torch, dtype)],

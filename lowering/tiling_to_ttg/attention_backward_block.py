@@ -7,10 +7,9 @@ import math
 from compilemask.lowering.tiling_to_tt.builder import Value
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame, Numbers
 from compilemask.lowering.tiling_to_ttg.attention_bits import only_visible
-from compilemask.lowering.tiling_to_ttg.attention_config import ROWS
 from compilemask.lowering.tiling_to_ttg.attention_softmax import LOG2_E
 from compilemask.lowering.tiling_to_ttg.builder import dot_operand
-from compilemask.lowering.tiling_to_ttg.builder_memory import Buffer, Product
+from compilemask.lowering.tiling_to_ttg.builder_memory import Product
 
 
 class Block:
@@ -55,10 +54,6 @@ class Block:
     def operand(self, rounded: Value) -> Value:
         """As the left operand of a product with rows of queries or gradients, in registers."""
         return self.frame.kb.convert_layout(rounded, dot_operand(self.frame.layouts.sums))
-
-    def leave(self, slopes: Value, exchanged: Buffer) -> None:
-        """Stores slopes where both warpgroups read them, once they have come to the barrier."""
-        exchanged.part((self.part * ROWS, 0), (ROWS, self.frame.config.queries)).store(slopes)
 
     def _numbers(self, source: Numbers) -> Value:
         """[1, queries]."""

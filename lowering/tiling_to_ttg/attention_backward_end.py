@@ -30,7 +30,7 @@ class Ring(Protocol):
         ...
 
 
-def let_read_again(ring: Ring, number: Value) -> None:
+def _let_read_again(ring: Ring, number: Value) -> None:
     """Lets consumers go on behind the last step, whose number would be this, with what lay in its buffer before."""
     place, phase = ring.place(number)
     ring.empty[place].wait(phase ^ 1)
@@ -43,4 +43,4 @@ def let_end(ring: Ring, number: Value, stages: int, copy: Callable[[Value], None
         with is_unused.then():
             copy(ring.place(number)[0])
         with is_unused.otherwise():
-            let_read_again(ring, number)
+            _let_read_again(ring, number)

@@ -23,7 +23,7 @@ LEFT_BARRIER = 8
 MEETING_BARRIER = 13
 
 
-def slot(frame: Frame, number: Value) -> Buffer:
+def _slot(frame: Frame, number: Value) -> Buffer:
     """Where the slopes of a step lie."""
     assert frame.slopes is not None
     return frame.slopes[number % SLOTS]
@@ -34,12 +34,19 @@ def meet(frame: Frame) -> None:
     frame.kb.bar_sync(MEETING_BARRIER, BOTH)
 
 
+def leave(frame: Frame, part: int, number: Value, slopes: Value) -> None:
+    """Stores a warpgroup's slopes of a step where both read them; a fence comes behind."""
+    _slot(frame, number).part((part * ROWS, 0), (ROWS, frame.config.queries)).store(slopes)
+
+
+def no_slopes(frame: Frame) -> Value:
+    """Those of a step of which no query sees any of the warpgroup's keys."""
+    return frame.kb.zeros((ROWS, frame.config.queries), frame.element_type, frame.layouts.scores)
+
+
 def leave_nothing(frame: Frame, part: int) -> None:
-    """Zeroes a warpgroup's part of the slopes before the first step, which are multiplied too; a fence comes behind."""
-    kb, queries = frame.kb, frame.config.queries
-    nothing = kb.zeros((ROWS, queries), frame.element_type, frame.layouts.scores)
-    assert frame.slopes is not None
-    frame.slopes[SLOTS - 1].part((part * ROWS, 0), (ROWS, queries)).store(nothing)
+    """Leaves none before the first step, which are multiplied too; a fence comes behind."""
+    leave(frame, part, frame.kb.constant(SLOTS - 1, i32), no_slopes(frame))
 
 
 def begin(frame: Frame, part: int) -> None:
@@ -59,7 +66,7 @@ def hand_over(frame: Frame, part: int, number: Value) -> None:
 
 def multiply_step_before(frame: Frame, part: int, number: Value) -> Product:
     """Starts to multiply the slopes of the step before this one."""
-    return multiply_keys(frame, part, slot(frame, number + (SLOTS - 1)), number)
+    return multiply_keys(frame, part, _slot(frame, number + (SLOTS - 1)), number)
 
 
 def multiply_last(frame: Frame, part: int, number: Value) -> Product:

@@ -123,7 +123,7 @@ class Frame:
         # addresses for each lane.
         return place, (count ^ place) % 2 if stages % 2 else (count // stages) % 2
 
-    def rows(self, source: Source, place: Value | int) -> Buffer:
+    def rows(self, source: Source, place: Value) -> Buffer:
         """[queries, D] of a stage."""
         return source.buffer[place].reshape(self.config.queries, self.head_dim)
 
@@ -184,7 +184,7 @@ def open_frame(kb: GpuKernelBuilder, head_dim: int, element_type: AnyFloat, conf
     return frame
 
 
-def rows_layout(head_dim: int, num_warps: int = 4) -> BlockedLayout:
+def rows_layout(head_dim: int) -> BlockedLayout:
     """Of rows [n, D] of a buffer, 16 bytes a thread."""
     lanes = head_dim // 8
-    return BlockedLayout.of([1, 8], [32 // lanes, lanes], [num_warps, 1], [1, 0])
+    return BlockedLayout.of([1, 8], [32 // lanes, lanes], [4, 1], [1, 0])

@@ -20,8 +20,9 @@ from compilemask.lowering.tiling_to_ttg.attention_backward_block import Block
 from compilemask.lowering.tiling_to_ttg.attention_backward_cleaning import clean_queries
 from compilemask.lowering.tiling_to_ttg.attention_backward_exchange import (
     hand_over,
+    leave,
     multiply_step_before,
-    slot,
+    no_slopes,
     wait_for_step_before,
 )
 from compilemask.lowering.tiling_to_ttg.attention_backward_frame import Frame
@@ -82,7 +83,7 @@ def advance(frame: Frame, part: int, state: State, step: Step) -> State:
     if frame.config.hold_weights:
         frame.full[place].wait(phase)
     slopes = block.slopes(weights, kb.warp_group_dot_wait(rises, pending=1))
-    grad_query = None if sums is None else _exchanged(frame, part, state.number, block, slopes)
+    grad_query = None if sums is None else _exchanged(frame, part, state.number, slopes)
     grad_key = kb.warp_group_dot(block.operand(slopes), block.query, state.grad_key)
     value_sum = kb.warp_group_dot_wait(grad_value, pending=1 if grad_query is None else 2)
     following = _start_scores(frame, part, state.number + 1)
@@ -114,8 +115,7 @@ def _passed_by(frame: Frame, part: int, state: State, step: Step) -> State:
     """A step of which no query sees any of the warpgroup's keys: all that it does is its part for the other one."""
     kb, (place, _), grad_query = frame.kb, frame.place(state.number), None
     if state.block is not None:
-        nothing = kb.zeros((ROWS, frame.config.queries), frame.element_type, frame.layouts.scores)
-        grad_query = _exchanged(frame, part, state.number, Block(frame, part, state.number), nothing)
+        grad_query = _exchanged(frame, part, state.number, no_slopes(frame))
     frame.empty[place].arrive()
     following = _start_scores(frame, part, state.number + 1)
     if grad_query is not None and state.block is not None:
@@ -124,10 +124,10 @@ def _passed_by(frame: Frame, part: int, state: State, step: Step) -> State:
     return State(state.grad_key, state.grad_value, state.number + 1, kb.warp_group_dot_wait(following), own)
 
 
-def _exchanged(frame: Frame, part: int, number: Value, block: Block, slopes: Value) -> Product:
+def _exchanged(frame: Frame, part: int, number: Value, slopes: Value) -> Product:
     """Leaves a step's slopes to the other warpgroup, and starts to multiply those of the step before."""
     wait_for_step_before(frame, part, number)
-    block.leave(slopes, slot(frame, number))
+    leave(frame, part, number, slopes)
     frame.kb.fence_async_shared()
     hand_over(frame, part, number)
     return multiply_step_before(frame, part, number)
