@@ -6,6 +6,7 @@ host does not know is not asked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -43,6 +44,27 @@ def lie_on_raster(func: interval.FuncOp, arguments: Sequence[int | None], patche
         if isinstance(op, interval.FamilyOp):
             base, pitch = ranges[op.base], ranges[op.pitch]
             if {(int(base.least[0]), int(pitch.least[0])), (int(base.most[0]), int(pitch.most[0]))} != expected:
+                return False
+    return True
+
+
+def end_with_image(func: interval.FuncOp, arguments: Sequence[int | None], patches: Patches) -> bool:
+    """Whether no family surely has a line before or behind the image, on whose raster all of them lie."""
+    lines = math.prod(patches.sizes[:-1])
+    every_row = Span(np.array([0]), np.array([patches.length]))
+    ranges = Ranges.of_call(func, every_row, patches.length, patches.length, arguments)
+    families = [op for op in func.body.block.walk() if isinstance(op, interval.FamilyOp)]
+    if all(ranges[op.first].least[0] >= 0 and ranges[op.last].most[0] <= lines for op in families):
+        return True
+    known = [value for value in arguments if value is not None]
+    if len(known) < len(arguments):
+        return False
+    for start in range(0, patches.length, ROWS_AT_ONCE):
+        rows = np.arange(start, min(start + ROWS_AT_ONCE, patches.length))
+        sets = evaluate(func, known, patches.length, patches.length, rows)
+        for family in (sets if sets.between is None else sets.between.outer).families:
+            some = family.first < family.last
+            if (some & ((family.first < 0) | (family.last > lines))).any():
                 return False
     return True
 

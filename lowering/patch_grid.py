@@ -7,13 +7,14 @@ image is a patch, as compact as its neighbourhood, and all that is said of tiles
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex, cast
 
-from compilemask.errors import ShapeError
+from compilemask.errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,13 +122,29 @@ class PatchGrid:
 
 @dataclass(frozen=True)
 class Patches:
-    """The image of a descriptor whose tiles are patches: the shapes of query and of key patches may differ."""
+    """The image of a descriptor whose tiles are patches: the shapes of query and of key patches may differ.
+
+    `sizes`, in tokens, is (height, width) or (frames, height, width), from position `origin` of `length` on. What a
+    mask speaks of may be higher, or have more frames: what lies behind the image is in tiles of consecutive tokens.
+
+    Raises DTypeError for what is no integer or sequence of integers, ShapeError if the image does not fit.
+    """
 
     origin: int
     sizes: tuple[int, ...]
     length: int
     query_patch: tuple[int, ...]
     key_patch: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("origin", "length"):
+            object.__setattr__(self, name, _integer(name, getattr(self, name)))
+        for name in ("sizes", "query_patch", "key_patch"):
+            given = getattr(self, name)
+            if isinstance(given, str) or not isinstance(given, Sequence):
+                raise DTypeError(f"{name} of patches is a {type(given).__name__}, expected a tuple of integers")
+            object.__setattr__(self, name, tuple(_integer(f"{name} of patches", item) for item in given))
+        _ = self.queries, self.keys
 
     @cached_property
     def queries(self) -> PatchGrid:
@@ -153,9 +170,16 @@ class Patches:
         triples = [tuple(words[i : i + 3]) for i in (1, 5, 8)]
         axes = slice(1 if triples[0][0] == 0 else 0, None)
         sizes, queries, keys = (x[axes] for x in triples)
-        found = cls(words[0], sizes, words[4], queries, keys)
-        _ = found.queries, found.keys
-        return found
+        return cls(words[0], sizes, words[4], queries, keys)
+
+
+def _integer(name: str, given: object) -> int:
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise DTypeError(f"{name} is a {type(given).__name__}, expected an integer")
+    try:
+        return operator.index(cast("SupportsIndex", given))
+    except TypeError:  # tensors that hold no integer, or several
+        raise DTypeError(f"{name} is {given!r}, expected an integer") from None
 
 
 def patch_shapes(tile: int, axes: int, finest: int = 8) -> Iterator[tuple[int, ...]]:

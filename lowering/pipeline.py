@@ -41,12 +41,12 @@ def passes_to(level: str) -> list[ModulePass]:
     return [item for name in LEVELS[: LEVELS.index(level) + 1] for item in PASSES[name]]
 
 
-def with_patches(passes: Sequence[ModulePass], queries: tuple[int, ...], keys: tuple[int, ...]) -> list[ModulePass]:
-    """The passes that lead to a tiling whose tiles of an image are patches of these shapes."""
+def with_patches(passes: Sequence[ModulePass], patch: IntervalPatchPass) -> list[ModulePass]:
+    """The passes that lead to a tiling whose tiles of an image are patches."""
     steps: list[ModulePass] = []
     for item in passes:
         if isinstance(item, IntervalToTilingPass):
-            steps += [IntervalPatchPass(keys, queries), *_CLEAN_UP]
+            steps += [patch, *_CLEAN_UP]
         steps.append(item)
     return steps
 

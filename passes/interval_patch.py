@@ -8,7 +8,8 @@ given; the arguments behind those of the mask say the image and how long the seq
 sees before and behind the image stays a range. What it sees of the image becomes a family over the lines of patches,
 one for each part of the set. A missing row sees what its nearest neighbour sees, and nobody sees a missing key.
 
-The families of the mask must lie on the raster of the image: their base is its origin and their pitch its width.
+The families of the mask must lie on the raster of the image: their base is its origin and their pitch its width. They
+may have lines before and behind it, which stay lines of families of their own; `inside` says that there are none.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def extra_arguments(axes: int) -> tuple[str, ...]:
 class _Patched:
     """One function in patched order, under construction."""
 
-    def __init__(self, func: interval.FuncOp, patches: interval.PatchesAttr) -> None:
-        self.func, self.patches = func, patches
+    def __init__(self, func: interval.FuncOp, patches: interval.PatchesAttr, inside: bool) -> None:
+        self.func, self.patches, self.inside = func, patches, inside
         names = extra_arguments(len(patches.key_shape))
         old = func.body.block
         self.block = Block(arg_types=[*func.function_type.inputs.data, *[i32] * len(names)])
@@ -87,7 +88,7 @@ class _Patched:
             raise LoweringError(f"@{self.func.sym_name.data} is not in normal form: run interval-normalize first")
         owners = [part.owner for part in concat.parts]
         ranges = [self._range(op) for op in owners if isinstance(op, interval.RangeOp)]
-        families = [self._family(op) for op in owners if isinstance(op, interval.FamilyOp)]
+        families = [part for op in owners if isinstance(op, interval.FamilyOp) for part in self._families(op)]
         outside = [self._outside(bounds) for bounds in ranges]
         parts = [before for before, _ in outside] + [behind for _, behind in outside]
         parts += [self._in_image(bounds) for bounds in ranges] + families
@@ -113,22 +114,43 @@ class _Patched:
         last = ar.select(ar.less(lo, hi), last, first)
         return self._over_patches(first, last, lambda inside, segment: (lo, hi))
 
-    def _family(self, op: interval.FamilyOp) -> SSAValue:
-        """The family that a family becomes."""
+    def _families(self, op: interval.FamilyOp) -> list[SSAValue]:
+        """The families that a family becomes."""
         first, last = self.values[op.first], self.values[op.last]
-        body = op.body.block
 
         def member(ar: Arithmetic, segment: Segment) -> Bounds:
-            values = {**self.values, body.args[0]: segment.line}
-            for inner in body.ops:
-                if isinstance(inner, interval.MemberOp):
-                    lo, hi = values.get(inner.lo, inner.lo), values.get(inner.hi, inner.hi)
-                    below, above = ar.less(segment.line, first), ar.less(segment.line, last)
-                    return ar.select(below, hi, lo), ar.select(above, hi, lo)
-                self._clone(ar.builder, inner, values)
-            raise LoweringError("a family without a member")
+            lo, hi = self._member(op, ar, segment.line)
+            below, above = ar.less(segment.line, first), ar.less(segment.line, last)
+            return ar.select(below, hi, lo), ar.select(above, hi, lo)
 
-        return self._over_patches(first, last, member)
+        in_image = self._over_patches(first, last, member)
+        if self.inside:
+            return [in_image]
+        ar, image = self.image.arithmetic, self.image
+        before = self._over_lines(op, first, ar.least(last, 0), ar.value(0))
+        behind = self._over_lines(op, ar.greatest(first, image.lines), last, image.behind)
+        return [before, behind, in_image]
+
+    def _member(self, op: interval.FamilyOp, ar: Arithmetic, line: SSAValue) -> Bounds:
+        """The member of a line, in positions."""
+        body = op.body.block
+        values = {**self.values, body.args[0]: line}
+        for inner in body.ops:
+            if isinstance(inner, interval.MemberOp):
+                return values.get(inner.lo, inner.lo), values.get(inner.hi, inner.hi)
+            self._clone(ar.builder, inner, values)
+        raise LoweringError("a family without a member")
+
+    def _over_lines(self, op: interval.FamilyOp, first: SSAValue, last: SSAValue, shift: SSAValue) -> SSAValue:
+        """The family over lines first <= line < last outside the image, whose places are positions plus `shift`."""
+        block = Block(arg_types=[i32])
+        block.args[0].name_hint = "line"
+        ar = Arithmetic(Builder(InsertPoint.at_end(block)))
+        ar.builder.insert(interval.MemberOp(*(ar.add(x, shift) for x in self._member(op, ar, block.args[0]))))
+        here = self.image.arithmetic
+        base, pitch = here.add(self.image.origin, shift), self.image.sizes[-1]
+        arity = interval.set_of(op.result).count
+        return here.emit(interval.FamilyOp(first, last, base, pitch, Region(block), arity))
 
     def _over_patches(
         self, first: SSAValue, last: SSAValue, member: Callable[[Arithmetic, Segment], Bounds]
@@ -178,6 +200,8 @@ class IntervalPatchPass(ModulePass):
     keys: tuple[int, ...] = (8, 16)
     queries: tuple[int, ...] | None = None
     """As those of keys if not given."""
+    inside: bool = False
+    """Whether no family of a mask has a line before or behind the image."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         patches = interval.PatchesAttr(self.keys if self.queries is None else self.queries, self.keys)
@@ -185,7 +209,7 @@ class IntervalPatchPass(ModulePass):
         for func in [func for func in op.walk() if isinstance(func, interval.FuncOp)]:
             if PATCHES in func.attributes:
                 raise LoweringError(f"@{func.sym_name.data} is in patched order already")
-            Rewriter.replace_op(func, _Patched(func, patches).finish(), [])
+            Rewriter.replace_op(func, _Patched(func, patches, self.inside).finish(), [])
 
 
 def patches_of(func: interval.FuncOp) -> interval.PatchesAttr | None:

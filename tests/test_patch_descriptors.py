@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 from descriptor_checks import check_against_dense
 from test_descriptor_kernels import build, kernels_of
-from test_interval_patch import CASES, Case
+from test_interval_patch import CASES, LOW_CASES, Case
 
 import compilemask as cm
 from compilemask.dialects.semantics import interval as semantics
@@ -39,22 +40,34 @@ def dense(case: Case, compiled: Compiled) -> torch.Tensor:
     return torch.from_numpy(np.stack(masks))[:, None]
 
 
-@pytest.mark.parametrize("name", CASES)
+ALL_CASES = {**CASES, **LOW_CASES}
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
 def test_equal_to_brute_force(name: str) -> None:
-    case = CASES[name]
+    case = ALL_CASES[name]
     length = case.patches.length
     descriptor = cm.compile(case.mask).descriptor(length, length, patches=case.patches)
     assert descriptor.layout.lengths == (length, length)
     check_against_dense(descriptor, dense(case, patched(case)))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ALL_CASES)
 def test_kernels_build_what_the_cpu_builds(name: str) -> None:
-    case = CASES[name]
+    case = ALL_CASES[name]
     compiled = patched(case)
     length = case.patches.length
     expected = cm.compile(case.mask).descriptor(length, length, patches=case.patches)
     assert build(compiled, expected.layout, kernels=kernels_of(compiled.program)) == expected
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_the_program_follows_where_lines_lie(inside: bool) -> None:
+    """A mask whose lines all lie in the image has no families for others."""
+    case = CASES["clear"] if inside else LOW_CASES["lower, disk"]
+    program = cm.compile(case.mask)._program_in(case.patches)
+    assert program.inside == inside
+    assert pickle.loads(pickle.dumps(program)).inside == inside
 
 
 def test_gradients_need_patches_of_one_shape() -> None:
@@ -97,7 +110,6 @@ def test_a_tile_is_seen_as_full_though_rows_are_missing() -> None:
         (Patches(0, (19, 37), 703, (8, 16), (8, 8)), 703, 703, None),
         (Patches(0, (19, 37), 703, (9, 3), (8, 16)), 703, 703, None),
         (Patches(0, (19, 37), 703, (12, 16), (8, 16)), 703, 703, 128),
-        (Patches(1, (19, 37), 703, (8, 16), (8, 16)), 703, 703, None),
     ],
 )
 def test_what_fits_not(patches: Patches, queries: int, keys: int, rows: int | None) -> None:

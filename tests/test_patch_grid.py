@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from compilemask.errors import ShapeError
+from compilemask.errors import DTypeError, ShapeError
 from compilemask.lowering.patch_grid import MISSING, Patches, PatchGrid, patch_shapes
 
 GRIDS = [
@@ -52,6 +54,29 @@ def test_positions(grid: PatchGrid) -> None:
 def test_what_fits_no_sequence(origin: int, sizes: tuple[int, ...], patch: tuple[int, ...], length: int) -> None:
     with pytest.raises(ShapeError):
         PatchGrid(origin, sizes, patch, length)
+    with pytest.raises(ShapeError):
+        Patches(origin, sizes, length, patch, patch)
+
+
+@pytest.mark.parametrize("wrong", [None, "a", True, 1.5, torch.tensor(1.5), torch.tensor([1, 2]), np.ones(2)], ids=repr)
+@pytest.mark.parametrize("axis", range(7))
+def test_sizes_that_are_no_integers(axis: int, wrong: object) -> None:
+    """Each argument alone, and then one number of each shape."""
+    given: list[Any] = [0, (16, 32), 600, (8, 16), (8, 16)]
+    if axis in (0, 2):
+        given[axis] = wrong
+    elif axis < 5:
+        given[axis] = (8, wrong)
+    else:
+        given[axis - 2] = wrong
+    with pytest.raises(DTypeError, match=r"expected (an integer|a tuple of integers)"):
+        Patches(*given)
+
+
+def test_sizes_in_lists_and_of_numpy() -> None:
+    given: Any = (np.int64(0), [16, np.int32(32)], torch.tensor(600), [8, 16], torch.Size([8, 16]))
+    assert Patches(*given) == Patches(0, (16, 32), 600, (8, 16), (8, 16))
+    assert hash(Patches(*given)) == hash(Patches(0, (16, 32), 600, (8, 16), (8, 16)))
 
 
 def test_shapes() -> None:

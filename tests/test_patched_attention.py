@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 from compare import assert_close, dense_attention, random_inputs
-from test_interval_patch import CASES
+from test_interval_patch import CASES, LOW_CASES
 
 import compilemask as cm
 from compilemask.errors import DescriptorError
 
-ONE_SHAPE = [name for name, case in CASES.items() if case.queries == case.keys]
+ALL_CASES = {**CASES, **LOW_CASES}
+ONE_SHAPE = [name for name, case in ALL_CASES.items() if case.queries == case.keys]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ONE_SHAPE)
 def test_forward_and_gradients(name: str, dtype: torch.dtype) -> None:
-    case = CASES[name]
+    case = ALL_CASES[name]
     length = case.patches.length
     descriptor = cm.compile(case.mask).descriptor(length, length, patches=case.patches, gradient=True)
     q, k, v = inputs = [x.requires_grad_() for x in random_inputs(2, 4, 2, length, length, 16, dtype)]
@@ -31,9 +32,9 @@ def test_forward_and_gradients(name: str, dtype: torch.dtype) -> None:
         assert_close(gradient, other, 2e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ONE_SHAPE])
+@pytest.mark.parametrize("name", [name for name in ALL_CASES if name not in ONE_SHAPE])
 def test_patches_of_other_shapes(name: str) -> None:
-    case = CASES[name]
+    case = ALL_CASES[name]
     length = case.patches.length
     q, k, v = random_inputs(1, 2, 1, length, length, 32)
     out = cm.attention(q, k, v, cm.compile(case.mask).descriptor(length, length, patches=case.patches))

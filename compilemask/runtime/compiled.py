@@ -16,7 +16,7 @@ import torch
 from compilemask.errors import DeviceError, MaskError, ShapeError, TargetError
 from compilemask.language.extent import Limit, check_limits
 from compilemask.language.mask import Mask
-from compilemask.lowering.patch_choice import PatchChoice, choose_patches, lie_on_raster
+from compilemask.lowering.patch_choice import PatchChoice, choose_patches, end_with_image, lie_on_raster
 from compilemask.lowering.patch_grid import Patches
 from compilemask.passes.observers import printed
 from compilemask.runtime.descriptor import Descriptor
@@ -170,7 +170,6 @@ class Compiled:
             check_rows(rows)
         if patches is not None:
             check_patches(patches, queries, keys, rows)
-            self._check_raster(patches)
             if gradient and patches.query_patch != patches.key_patch:
                 raise ShapeError(f"gradients need patches of one shape, not {patches}")
         where = indexed(device)
@@ -241,7 +240,7 @@ class Compiled:
     def _program_for(self, rows: int | None, patches: Patches | None) -> Program:
         """The program whose tiles are patches, or have so many rows."""
         if patches is not None:
-            return self.program.in_patches((patches.query_patch, patches.key_patch))
+            return self._program_in(patches)
         return self.program if rows is None else self.program.in_tiles_of(rows)
 
     def patches_for(self, queries: int, keys: int) -> PatchChoice | None:
@@ -268,15 +267,19 @@ class Compiled:
     def _choices(self) -> dict[int, PatchChoice | None]:
         return {}
 
-    def _check_raster(self, patches: Patches) -> None:
-        if patches not in self._known_rasters:
-            if not lie_on_raster(self.program.intervals, self._known, patches):
+    def _program_in(self, patches: Patches) -> Program:
+        """The program for patches of an image. Raises ShapeError unless the mask's lines are those of the image."""
+        if patches not in self._programs_in:
+            func, shapes = self.program.intervals, (patches.query_patch, patches.key_patch)
+            if not lie_on_raster(func, self._known, patches):
                 raise ShapeError(f"the lines of @{self.name} are not those of a raster of {patches.sizes}")
-            self._known_rasters.add(patches)
+            inside = end_with_image(func, self._known, patches)
+            self._programs_in[patches] = self.program.in_patches(shapes, inside)
+        return self._programs_in[patches]
 
     @cached_property
-    def _known_rasters(self) -> set[Patches]:
-        return set()
+    def _programs_in(self) -> dict[Patches, Program]:
+        return {}
 
     @property
     def _known(self) -> list[int | None]:

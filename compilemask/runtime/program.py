@@ -32,7 +32,7 @@ from compilemask.lowering.patch_grid import Patches
 from compilemask.lowering.registry import parse_pipeline
 from compilemask.lowering.tiling_to_tt import descriptor as descriptor_kernels
 from compilemask.lowering.visited_tiles import most_partial_tiles
-from compilemask.passes.interval_patch import extra_arguments
+from compilemask.passes.interval_patch import IntervalPatchPass, extra_arguments
 from compilemask.passes.mask_transpose import transposed
 from compilemask.passes.observers import printed
 from compilemask.runtime.cpu import build_cpu, build_cpu_jit
@@ -73,6 +73,7 @@ class Program:
         passes: str | None = None,
         rows: int | None = None,
         patches: PatchShapes | None = None,
+        inside: bool = False,
     ) -> None:
         self.key = key
         self.mask_module = module
@@ -84,10 +85,12 @@ class Program:
         """Shapes of patches of queries and keys, if the tiles of an image are patches. Parameters that say the image
         and the length of the sequence stand behind those of the mask then, and lengths are those of patched order.
         """
+        self.inside = inside
+        """Whether no line of the mask lies before or behind the image (passes/interval_patch.py)."""
         self._seconds_of_builds = 0.0
         self._origin: tuple[Callable[[Program], Program], Program] | None = None
         """What makes this program of the one that it is a variant of."""
-        self._variants: dict[int | PatchShapes, Program] = {}
+        self._variants: dict[int | tuple[PatchShapes, bool], Program] = {}
 
     def __reduce__(self) -> tuple[Callable[..., Program], tuple[object, ...]]:
         """Copied and pickled as text, without kernels: a copy is the program of this structure where it arrives."""
@@ -123,13 +126,15 @@ class Program:
             variant._origin = methodcaller("in_tiles_of", rows), self
         return self._variants[rows]
 
-    def in_patches(self, patches: PatchShapes) -> Program:
+    def in_patches(self, patches: PatchShapes, inside: bool = False) -> Program:
         """The program whose tiles of an image are patches of these shapes."""
-        if patches not in self._variants:
-            key = f"{self.key} in patches of {patches}"
-            variant = self._variants[patches] = Program(key, self.mask_module, self.passes, patches=patches)
-            variant._origin = methodcaller("in_patches", patches), self
-        return self._variants[patches]
+        key = patches, inside
+        if key not in self._variants:
+            name = f"{self.key} in patches of {patches}{' that hold all its lines' if inside else ''}"
+            variant = Program(name, self.mask_module, self.passes, patches=patches, inside=inside)
+            variant._origin = methodcaller("in_patches", *key), self
+            self._variants[key] = variant
+        return self._variants[key]
 
     # ---- levels ----
 
@@ -151,7 +156,8 @@ class Program:
     def _to_tiling(self) -> list[ModulePass]:
         passes = pipeline.passes_to("tiling") if self.passes is None else [*parse_pipeline(self.passes)]
         if self.patches is not None:
-            return pipeline.with_patches(passes, *self.patches)
+            queries, keys = self.patches
+            return pipeline.with_patches(passes, IntervalPatchPass(keys, queries, self.inside))
         if self.rows is None:
             return passes
         return [replace(item, rows=self.rows) if isinstance(item, IntervalToTilingPass) else item for item in passes]

@@ -29,6 +29,7 @@ LARGE = {
     "clear": Case(cm.clear(80, 96, 16, text=512), 512, (80, 96), 0, (8, 16), (8, 16)),
     "clear, odd": Case(cm.clear(124, 131, 8, text=77), 77, (124, 131), 61, (8, 16), (16, 8)),
     "natten3d": Case(cm.natten3d(8, 24, 30, (5, 9, 9)), 0, (8, 24, 30), 0, (4, 4, 8), (2, 8, 8)),
+    "lower than the mask's": Case(cm.clear(80, 96, 8, text=100), 100, (61, 96), 19 * 96, (8, 16), (8, 16)),
     "high tiles": Case(cm.clear(80, 97, 16, text=500), 500, (80, 97), 3, (12, 16), (8, 16)),
 }
 ALL = {name: case for name, case in CASES.items() if case.keys != (1, 8, 16)} | LARGE

@@ -1,5 +1,6 @@
 // RUN: compilemask-opt %s -p interval-patch{keys=8,16},canonicalize,cse | filecheck %s
 // RUN: compilemask-opt %s -p "interval-patch{queries=2,12,8 keys=2,8,8}" | filecheck %s --check-prefix=VIDEO
+// RUN: compilemask-opt %s -p "interval-patch{keys=8,16 inside=true}" | filecheck %s --check-prefix=INSIDE
 
 // A range becomes what it holds before the image, what it holds behind it, and a family over the lines of patches.
 interval.func @prefix(%q: i32, %queries: i32, %keys: i32, %text: i32) -> !interval.set<1> {
@@ -22,7 +23,7 @@ interval.func @prefix(%q: i32, %queries: i32, %keys: i32, %text: i32) -> !interv
 
 // VIDEO:      interval.func @prefix(%q: i32, %queries: i32, %keys: i32, %text: i32, %origin: i32, %frames: i32, %lines: i32, %columns: i32, %length: i32) -> !interval.set<?> attributes {patches = #interval.patches<2 x 12 x 8 by 2 x 8 x 8>} {
 
-// The body of a family is asked for the line of the image.
+// The body of a family is asked for the line of the image. Lines before and behind it stay lines.
 interval.func @lines(%q: i32, %queries: i32, %keys: i32, %height: i32, %width: i32) -> !interval.set<3> {
   %zero = arith.constant 0 : i32
   %three = arith.constant 3 : i32
@@ -36,11 +37,24 @@ interval.func @lines(%q: i32, %queries: i32, %keys: i32, %height: i32, %width: i
   interval.return %visible : !interval.set<3>
 }
 // CHECK:      interval.func @lines
-// CHECK:        interval.family
+// CHECK:        [[BEHIND:%[a-z0-9_]+]] = arith.subi
+// CHECK:        [[IMAGE:%[a-z0-9_]+]] = interval.family
 // CHECK:          [[START:%[a-z0-9_]+]] = arith.muli [[LINE:%[a-z0-9_]+]], %width : i32
 // CHECK-NEXT:     arith.addi [[START]], %three : i32
 // CHECK-NEXT:     arith.cmpi slt, [[LINE]], %zero : i32
 // CHECK-NEXT:     arith.cmpi slt, [[LINE]], %three : i32
+// CHECK:        [[OVER:%[a-z0-9_]+]] = interval.family {{.*}} at %origin pitch %columns {
+// CHECK-NEXT:   ^bb0(%line: i32):
+// CHECK:          interval.member
+// CHECK:        [[FIRST:%[a-z0-9_]+]] = arith.maxsi %zero, %lines : i32
+// CHECK:        [[UNDER:%[a-z0-9_]+]] = interval.family [[FIRST]] to %three at {{.*}} pitch %columns {
+// CHECK:          arith.addi {{.*}}, [[BEHIND]] : i32
+// CHECK:        interval.concat [[OVER]], [[UNDER]], [[IMAGE]]
+
+// INSIDE:      interval.func @lines
+// INSIDE:        [[IMAGE:%[a-z0-9_]+]] = interval.family
+// INSIDE-NOT:    interval.family
+// INSIDE:        interval.concat [[IMAGE]]
 
 // Rows and keys of a predicate are asked for their positions.
 interval.func @predicate(%q: i32, %queries: i32, %keys: i32) -> !interval.set<?> {
