@@ -48,7 +48,8 @@ A step of training on the host's clock: offsets of a prompt and answers that are
 the forward and the backward pass. Nothing is compiled after the first step.
 """
 PATCHES = """\
-Images in raster order, those of CLEAR behind 512 tokens of text, in tiles that are patches of them. `flex-fa4` is
+Images in raster order, those of CLEAR behind 512 tokens of text, in tiles that are patches of them; but tiles of NATTEN
+3-D are rows of tokens, of which it visits fewer (`compilemask explain` counts both). `flex-fa4` is
 FlexAttention on the same tokens, `flex-fa4-patches` on tokens that were put in the order of patches before.
 """
 DECODING = """\

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -74,20 +74,22 @@ class PatchChoice:
     """What was chosen, and why: the key tiles that a query tile visits on average."""
 
     patches: Patches | None
-    """None if runs of 128 positions are as good."""
-    by_runs: float
-    by_patches: Mapping[Patches, float]
+    """None if tiles stay runs of 128 positions."""
+    by_runs: float = 0.0
+    by_patches: Mapping[Patches, float] = field(default_factory=dict[Patches, float])
+    no_choice: str = ""
+    """Why nothing was counted; empty if it was."""
 
 
-def choose_patches(func: interval.FuncOp, arguments: Sequence[int], image: Image, length: int) -> PatchChoice | None:
-    """The patches that visit fewest tiles; None if the lines of the mask are not those of the image. `func` is the
-    mask's interval function in normal form, in raster order, over as many queries as keys.
+def choose_patches(func: interval.FuncOp, arguments: Sequence[int], image: Image, length: int) -> PatchChoice:
+    """The patches that visit fewest tiles, if the lines of the mask are those of the image. `func` is the mask's
+    interval function in normal form, in raster order, over as many queries as keys.
     """
     origin, sizes = image
     shapes = [shape for shape in patch_shapes(KEYS, len(sizes)) if max(shape) <= LONGEST * min(shape)]
     patches = [Patches(origin, sizes, length, shape, shape) for shape in shapes]
     if not lie_on_raster(func, arguments, patches[0]):
-        return None
+        return PatchChoice(None, no_choice="a row sees lines of another raster than the image's")
     visited = {item: _visited(func, arguments, length, item) for item in patches}
     by_runs = _visited(func, arguments, length, None)
     best = min(patches, key=lambda item: visited[item])

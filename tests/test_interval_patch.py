@@ -17,6 +17,7 @@ import compilemask as cm
 from compilemask.dialects import interval
 from compilemask.dialects.semantics import interval as semantics
 from compilemask.errors import LoweringError
+from compilemask.language.extent import image_of
 from compilemask.lowering import pipeline
 from compilemask.lowering.patch_choice import end_with_image, lie_on_raster
 from compilemask.lowering.patch_grid import Patches
@@ -127,8 +128,8 @@ def patched_cases(draw: st.DrawFn) -> Case:
     """Random masks with their own image in patches, or with any image if they speak of none."""
     mask = draw(cases(depth=2)).mask
     queries, keys = draw(st.sampled_from(SHAPES))
-    images = {limit.image({p.name: p.value for p in mask.parameters}) for limit in mask.limits}
-    origin, sizes = next((image for image in images if image), (draw(st.integers(0, 150)), None))
+    image = image_of(mask.limits, {p.name: p.value for p in mask.parameters})
+    origin, sizes = (draw(st.integers(0, 150)), None) if isinstance(image, str) else image
     if sizes is None:
         width = draw(st.integers(1, 40))
         sizes = (draw(st.integers(1, 300 // width + 1)), width)

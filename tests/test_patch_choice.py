@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -48,20 +50,36 @@ def test_a_large_disk_is_worth_patches() -> None:
     assert choice.by_patches[choice.patches] < 0.5 * choice.by_runs
 
 
-@pytest.mark.parametrize(
-    ("mask", "queries", "keys"),
-    [
-        (cm.causal(), 640, 640),
-        (cm.natten2d(20, 32, 5), 640, 700),
-        (cm.natten2d(torch.tensor([20, 10]), 32, 5), 640, 640),
-        (cm.natten2d(20, 32, 5) | cm.natten2d(10, 32, 5), 640, 640),
-        (cm.natten2d(20, 32, 5) & cm.document([0, 100, 640]), 640, 640),
-        (cm.sliding_tile2d(5, 8, 16, 3), 640, 640),
-    ],
-    ids=["no image", "other lengths", "per batch", "two images", "tables", "tokens in tiles"],
-)
-def test_no_choice(mask: cm.Mask, queries: int, keys: int) -> None:
-    assert cm.compile(mask).patches_for(queries, keys) is None
+DISK = cm.disk2d(20, 32, 5)
+NO_CHOICE = {
+    "other lengths": (cm.natten2d(20, 32, 5), 700, "640 queries, but 700 keys"),
+    "per batch": (cm.natten2d(torch.tensor([20, 10]), 32, 5), 640, "sizes of the image are tables"),
+    "two images": (cm.natten2d(20, 32, 5) | cm.natten2d(10, 32, 5), 640, "several images"),
+    "tables": (cm.natten2d(20, 32, 5) & cm.document([0, 100, 640]), 640, r"in tables \(offsets\)"),
+    "moved": (DISK.shift(100, 100), 740, "part of the sequence"),
+    "placed": (DISK.place((0, 640), (0, 640)), 640, "part of the sequence"),
+    "one behind the other": (cm.concatenate([DISK, DISK], [0, 640, 1280]), 1280, "part of the sequence"),
+    "a function": (cm.from_mask_mod(lambda b, h, q, kv: abs(q % 32 - kv % 32) < 3), 640, "which image"),
+    "tokens in tiles": (cm.sliding_tile2d(5, 8, 16, 3), 640, "which image"),
+    "other lines": (cm.sliding_tile2d(5, 8, 16, 3) | DISK, 640, "another raster"),
+}
+
+
+@pytest.mark.parametrize("name", NO_CHOICE)
+def test_no_choice(name: str) -> None:
+    mask, keys, why = NO_CHOICE[name]
+    choice = cm.compile(mask).patches_for(640 if name == "other lengths" else keys, keys)
+    assert choice is not None
+    assert choice.patches is None
+    assert re.search(why, choice.no_choice)
+    if name != "other lengths":
+        assert re.search(f"patches +none: {re.escape(choice.no_choice)}", str(cm.explain(mask, keys)))
+
+
+@pytest.mark.parametrize("mask", [cm.causal(), cm.window(30), cm.document([0, 100, 640])])
+def test_nothing_is_said_of_masks_without_lines(mask: cm.Mask) -> None:
+    assert cm.compile(mask).patches_for(640, 640) is None
+    assert "patches" not in str(cm.explain(mask, 640))
 
 
 def test_it_is_explained() -> None:

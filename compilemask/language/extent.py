@@ -25,6 +25,8 @@ TABLE_RANK = 3
 _Table: TypeAlias = "NDArray[np.int64]"
 Length: TypeAlias = "int | _Table"
 """Of a sequence, or of that of each mask."""
+Image: TypeAlias = tuple[int, tuple[int, ...]]
+"""Origin and sizes."""
 # By their numbers of arguments, of which a type checker knows those of a lambda.
 End = Callable[[], Any] | Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
 Sizes = Callable[[Any, Any, Any, Any], tuple[Any, Any]] | Callable[[Any, Any, Any, Any, Any, Any], tuple[Any, Any]]
@@ -113,14 +115,23 @@ class Limit:
             queries, keys = (_at_least_none(_of_masks(size)) for size in sizes(queries, keys, *values))
         self.extent.check([parameters[name] for name in self.names], queries, keys)
 
-    def image(self, parameters: Mapping[str, int | torch.Tensor]) -> tuple[int, tuple[int, ...]] | None:
-        """The origin and the sizes of the image that the extent is about; None if it is about none, or they differ
-        between batches or heads, or lie in device memory.
-        """
-        if not self.extent.is_image or self.planes:
-            return None
-        values = [value for name in self.names if isinstance(value := parameters[name], int)]
-        return (values[0], tuple(values[1:])) if len(values) == len(self.names) else None
+
+def image_of(limits: Sequence[Limit], parameters: Mapping[str, int | torch.Tensor]) -> Image | str:
+    """The one image in raster order that a mask is about, whose parameters a host knows; or why there is none."""
+    about = [limit for limit in limits if limit.extent.is_image]
+    if not about:
+        return "nothing says which image a row sees lines of"
+    if any(limit.planes for limit in about):
+        return "the image lies in a part of the sequence (place, shift, concatenate), whose tokens are not told apart"
+    images = {tuple(parameters[name] for name in limit.names) for limit in about}
+    if len(images) > 1:
+        return "the mask is about several images"
+    sizes = [size for size in images.pop() if isinstance(size, int)]
+    if len(sizes) < len(about[0].names):
+        return "the sizes of the image are tables, of which the host knows nothing"
+    if tables := [name for name, value in parameters.items() if not isinstance(value, int)]:
+        return f"the host knows nothing of what is in tables ({', '.join(tables)})"
+    return sizes[0], tuple(sizes[1:])
 
 
 def _on_host(given: Sequence[int | torch.Tensor]) -> list[int | _Table] | None:
@@ -169,4 +180,16 @@ def end_of_image(origin: Any, height: Any, width: Any) -> Any:
     return origin + height * width
 
 
-__all__ = ["Extent", "Length", "Limit", "Plane", "Room", "by_mask", "check_limits", "end_of_image", "last_offset"]
+__all__ = [
+    "Extent",
+    "Image",
+    "Length",
+    "Limit",
+    "Plane",
+    "Room",
+    "by_mask",
+    "check_limits",
+    "end_of_image",
+    "image_of",
+    "last_offset",
+]

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import torch
 
 from compilemask.errors import DeviceError, MaskError, ShapeError, TargetError
-from compilemask.language.extent import Limit, check_limits
+from compilemask.language.extent import Limit, check_limits, image_of
 from compilemask.language.mask import Mask
 from compilemask.lowering.patch_choice import PatchChoice, choose_patches, end_with_image, lie_on_raster
 from compilemask.lowering.patch_grid import Patches
@@ -159,7 +159,8 @@ class Compiled:
         `gradient` also builds the descriptor of the transposed mask, which the gradient of attention follows. `rows`
         is the height of a query tile, 128 if not given. On a GPU attention takes tiles of 128 rows; the Hopper kernel
         also takes 64, and 192 with D up to 64; the CPU takes any. `patches` says an image in the sequence whose patches
-        are to be the tiles (`compilemask.Patches`); there are as many queries as keys then, its `length`.
+        are to be the tiles (`compilemask.Patches`); there are as many queries as keys then, its `length`. `patches_for`
+        says which are worth it; they are not taken unless they are given.
 
         Does not wait. Tables that are int32 on the device are read when the build runs: inside a CUDA graph each replay
         builds from what they then hold. Raises ShapeError for impossible lengths, and MaskError for lengths that the
@@ -244,24 +245,29 @@ class Compiled:
         return self.program if rows is None else self.program.in_tiles_of(rows)
 
     def patches_for(self, queries: int, keys: int) -> PatchChoice | None:
-        """Whether the tiles of the mask's image should be patches of it, and which; None if there is no choice.
+        """Whether the tiles of the mask's image should be patches of it, and which; None if a row sees no lines of one.
 
-        There is one if the mask speaks of one image in raster order, whose sizes are integers as all its parameters
-        are, among as many queries as keys. Counted once for each length, on the host.
+        There is a choice if the mask speaks of one image in raster order, whose sizes are integers as all its
+        parameters are, among as many queries as keys. Counted once for each length, on the host.
         """
+        if queries != keys:
+            return self._no_choice(f"there are {queries} queries, but {keys} keys")
         if queries not in self._choices:
             self._choices[queries] = self._choose_patches(queries)
-        return self._choices[queries] if queries == keys else None
+        return self._choices[queries]
 
     def _choose_patches(self, length: int) -> PatchChoice | None:
-        images = {limit.image(self._values) for limit in self.limits if limit.extent.is_image}
-        known = [value for value in self._known if value is not None]
-        if len(images) != 1 or (image := images.pop()) is None or len(known) != len(self.parameters):
-            return None
+        image = image_of(self.limits, self._values)
+        if isinstance(image, str):
+            return self._no_choice(image)
         origin, sizes = image
         if origin + math.prod(sizes) > length:
-            return None
+            return self._no_choice(f"the image ends behind the last of {length} positions")
+        known = [value for value in self._known if value is not None]
         return choose_patches(self.program.intervals, known, image, length)
+
+    def _no_choice(self, why: str) -> PatchChoice | None:
+        return PatchChoice(None, no_choice=why) if self.program.sees_lines else None
 
     @cached_property
     def _choices(self) -> dict[int, PatchChoice | None]:

@@ -57,6 +57,8 @@ class Explanation:
     """
     visited: dict[str, float] | None
     """Key tiles that a query tile visits on average, by the shape of tiles; None if there is no choice."""
+    no_patches: str | None
+    """Why there is no choice, though rows see lines of an image."""
 
     @property
     def sparsity(self) -> float:
@@ -83,6 +85,7 @@ class Explanation:
             ("patterns", self._patterns()),
             ("descriptor", _size(self.descriptor_bytes)),
             *([("patches", self._patches(self.visited))] if self.visited else []),
+            *([("patches", f"none: {self.no_patches}")] if self.no_patches else []),
         ]
         width = max(len(title) for title, _ in rows)
         return "\n".join(f"{title:{width}}  {text}" for title, text in rows)
@@ -177,7 +180,8 @@ def explain(mask: Mask | Compiled, queries: int = 1024, keys: int | None = None)
         pattern_capacity=layout.pattern_capacity,
         descriptor_bytes=layout.words * 4,
         patches=None if choice is None or choice.patches is None else choice.patches.query_patch,
-        visited=None if choice is None else _visited(choice),
+        visited=None if choice is None or choice.no_choice else _visited(choice),
+        no_patches=choice.no_choice or None if choice is not None else None,
     )
 
 

@@ -173,6 +173,11 @@ class Program:
         return pipeline.interval_of(self.tiling_module)
 
     @cached_property
+    def sees_lines(self) -> bool:
+        """Whether rows see lines of a raster."""
+        return any(isinstance(op, interval.FamilyOp) for op in self.intervals.body.block.walk())
+
+    @cached_property
     def tiles(self) -> tiling.FuncOp:
         """The mask as a tiling function."""
         return pipeline.tiling_of(self.tiling_module)
