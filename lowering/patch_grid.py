@@ -140,10 +140,7 @@ class Patches:
         for name in ("origin", "length"):
             object.__setattr__(self, name, _integer(name, getattr(self, name)))
         for name in ("sizes", "query_patch", "key_patch"):
-            given = getattr(self, name)
-            if isinstance(given, str) or not isinstance(given, Sequence):
-                raise DTypeError(f"{name} of patches is a {type(given).__name__}, expected a tuple of integers")
-            object.__setattr__(self, name, tuple(_integer(f"{name} of patches", item) for item in given))
+            object.__setattr__(self, name, _integers(f"{name} of patches", getattr(self, name)))
         _ = self.queries, self.keys
 
     @cached_property
@@ -171,6 +168,12 @@ class Patches:
         axes = slice(1 if triples[0][0] == 0 else 0, None)
         sizes, queries, keys = (x[axes] for x in triples)
         return cls(words[0], sizes, words[4], queries, keys)
+
+
+def _integers(name: str, given: object) -> tuple[int, ...]:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise DTypeError(f"{name} is a {type(given).__name__}, expected a tuple of integers")
+    return tuple(_integer(name, item) for item in cast("Sequence[object]", given))
 
 
 def _integer(name: str, given: object) -> int:
