@@ -22,7 +22,9 @@ IMAGES = {1024: (16, 32), 4096: (56, 64), 8192: (80, 96), 16384: (124, 128), 327
 IMAGES |= {16756: (124, 131), 32732: (180, 179)}
 """Height and width of CLEAR's image, so that text and image fill the sequence; the last two go into patches badly."""
 NATTEN2D, NATTEN2D_WINDOW = (128, 128), 13
-NATTEN3D, NATTEN3D_WINDOW = (16, 32, 32), (5, 9, 9)
+NATTEN3D_WINDOW = (5, 9, 9)
+VIDEOS = {16384: (16, 32, 32), 108000: (30, 45, 80)}
+"""Frames, height and width of NATTEN's video; only the larger one is visited in fewer tiles by patches."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,8 @@ def _natten2d(length: int, device: str) -> tuple[cm.Mask, Predicate]:
 
 
 def _natten3d(length: int, device: str) -> tuple[cm.Mask, Predicate]:
-    return cm.natten3d(*NATTEN3D, NATTEN3D_WINDOW), lambda b, h, q, kv: _near(NATTEN3D, NATTEN3D_WINDOW, q, kv)
+    video = VIDEOS[length]
+    return cm.natten3d(*video, NATTEN3D_WINDOW), lambda b, h, q, kv: _near(video, NATTEN3D_WINDOW, q, kv)
 
 
 def _window(length: int, device: str) -> tuple[cm.Mask, Predicate]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from cases import Case
 
-LENGTHS = {"natten2d": (16384,), "natten3d": (16384,), "clear": (32768, 8192, 32732, 16756)}
+LENGTHS = {"natten2d": (16384,), "natten3d": (16384, 108000), "clear": (32768, 8192, 32732, 16756)}
 MASKS = ("clear", "clear8", "clear32", "natten2d", "natten3d")
 CASES = ",".join(
     f"{mask}:{length}:{dim}" for mask in MASKS for dim in (128, 64) for length in LENGTHS.get(mask, (32768, 8192))

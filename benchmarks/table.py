@@ -13,7 +13,7 @@ from typing import Any
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 OURS = "compilemask"
-PEERS = ("fa4", "cudnn", "flex-fa4", "flex-fa4-patches", "flex-triton", "compilemask-deterministic")
+PEERS = ("fa4", "cudnn", "raster", "flex-fa4", "flex-fa4-patches", "flex-triton", "compilemask-deterministic")
 DECODING_PEERS = ("compilemask-unsplit", "flex-triton", "sdpa")
 MASKS = {
     "causal": "causal",
@@ -48,9 +48,10 @@ A step of training on the host's clock: offsets of a prompt and answers that are
 the forward and the backward pass. Nothing is compiled after the first step.
 """
 PATCHES = """\
-Images in raster order, those of CLEAR behind 512 tokens of text, in tiles that are patches of them; but tiles of NATTEN
-3-D are rows of tokens, of which it visits fewer (`compilemask explain` counts both). `flex-fa4` is
-FlexAttention on the same tokens, `flex-fa4-patches` on tokens that were put in the order of patches before.
+Images in raster order, those of CLEAR behind 512 tokens of text, in tiles that are patches of them; but of the small
+video of NATTEN 3-D, 16 x 32 x 32, rows of tokens are visited less (`compilemask explain` counts both). `raster` is
+this project with tiles that are rows of tokens, `flex-fa4` FlexAttention on the same tokens, `flex-fa4-patches` on
+tokens that were put in the order of patches before.
 """
 DECODING = """\
 `causal` are the last rows of a full cache of keys, `cached` those of a cache that is three quarters full, as only the
