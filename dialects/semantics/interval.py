@@ -204,10 +204,10 @@ class _Frame:
         """The set as bounds per row."""
         op = value.owner
         if isinstance(op, interval.BetweenOp):
-            values, body = self.values, op.body.block
+            body = op.body.block
 
             def predicate(q: Value, kv: Value) -> Value:
-                return _evaluate_body(body, self._at_rows(values, q), (q, kv))[0]
+                return _evaluate_body(body, self._at_rows(body, q), (q, kv))[0]
 
             between = Between(self._concat(op.inner), self._concat(op.outer), predicate)
             return RowSets(len(self.rows), between=between)
@@ -235,7 +235,7 @@ class _Frame:
 
         def members(rows: Value, lines: Value) -> tuple[Value, Value]:
             rows, lines = np.asarray(rows), np.asarray(lines)
-            lo, hi = _evaluate_body(body, self._at_rows(self.values, rows), (lines,))
+            lo, hi = _evaluate_body(body, self._at_rows(body, rows), (lines,))
             cell = base[rows] + lines * pitch[rows]
             return np.maximum(lo, cell), np.minimum(hi, cell + pitch[rows])
 
@@ -246,11 +246,13 @@ class _Frame:
     def _per_row(self, value: SSAValue) -> Value:
         return np.array(np.broadcast_to(self.values[value], (len(self.rows), 1))[:, 0])
 
-    def _at_rows(self, values: dict[SSAValue, Value], rows: Value) -> dict[SSAValue, Value]:
-        """The frame as the given rows see it: values per row are gathered, others stay."""
+    def _at_rows(self, body: Block, rows: Value) -> dict[SSAValue, Value]:
+        """What a body asks of the frame, as the given rows see it: values per row are gathered, others stay."""
+        asked = {operand for op in body.ops for operand in op.operands}
         return {
             key: value[:, 0][rows] if value.ndim == 2 and value.shape[1] == 1 else value
-            for key, value in values.items()
+            for key, value in self.values.items()
+            if key in asked
         }
 
 
