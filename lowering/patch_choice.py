@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 from compilemask.dialects import interval
 from compilemask.dialects.semantics.interval import RowSets, evaluate
 from compilemask.lowering.descriptor_layout import KEYS, ceil_div
-from compilemask.lowering.patch_grid import Patches, PatchGrid, patch_shapes
+from compilemask.lowering.patch_grid import Image, Patches, PatchGrid, patch_shapes
 from compilemask.lowering.visited_tiles import Ranges, Span
 
 Ints = NDArray[np.int64]
-Image: TypeAlias = tuple[int, tuple[int, ...]]
-"""Origin and sizes."""
 COUNTED_TILES = 32
 """Query tiles that are looked at."""
 ROWS_AT_ONCE = 1 << 14

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, SupportsIndex, cast
+from typing import TYPE_CHECKING, SupportsIndex, TypeAlias, cast
 
 from compilemask.errors import DTypeError, ShapeError
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+Image: TypeAlias = tuple[int, tuple[int, ...]]
+"""Origin and sizes."""
 MISSING = -1
 """What stands in patched order where there is no position."""
 PATCH_WORDS = 11

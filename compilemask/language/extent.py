@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from compilemask.language.values import Value
+    from compilemask.lowering.patch_grid import Image
 
 
 TABLE_RANK = 3
 _Table: TypeAlias = "NDArray[np.int64]"
 Length: TypeAlias = "int | _Table"
 """Of a sequence, or of that of each mask."""
-Image: TypeAlias = tuple[int, tuple[int, ...]]
-"""Origin and sizes."""
 # By their numbers of arguments, of which a type checker knows those of a lambda.
 End = Callable[[], Any] | Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
 Sizes = Callable[[Any, Any, Any, Any], tuple[Any, Any]] | Callable[[Any, Any, Any, Any, Any, Any], tuple[Any, Any]]
@@ -182,7 +181,6 @@ def end_of_image(origin: Any, height: Any, width: Any) -> Any:
 
 __all__ = [
     "Extent",
-    "Image",
     "Length",
     "Limit",
     "Plane",
