@@ -26,7 +26,7 @@ COUNTED_TILES = 32
 ROWS_AT_ONCE = 1 << 14
 """Bounds the memory of an exact count."""
 WORTH = 0.9
-"""Patches must visit at most so many of the tiles that runs of positions visit."""
+"""Patches must visit at most so many of the tiles that runs of positions visit, all query tiles together."""
 LONGEST = 8
 """Sides of a patch, as multiples of its shortest one."""
 
@@ -90,8 +90,11 @@ def choose_patches(func: interval.FuncOp, arguments: Sequence[int], image: Image
         return PatchChoice(None, no_choice="a row sees lines of another raster than the image's")
     visited = {item: _visited(func, arguments, length, item) for item in patches}
     by_runs = _visited(func, arguments, length, None)
-    best = min(patches, key=lambda item: visited[item])
-    return PatchChoice(best if visited[best] <= WORTH * by_runs else None, by_runs, visited)
+    # Ragged patches are more query tiles than runs are: what all of them visit together is what takes time.
+    total = {item: visited[item] * item.queries.tiles for item in patches}
+    best = min(patches, key=lambda item: total[item])
+    is_worth = total[best] <= WORTH * by_runs * ceil_div(length, KEYS)
+    return PatchChoice(best if is_worth else None, by_runs, visited)
 
 
 def most_visited(func: interval.FuncOp, arguments: Sequence[int], patches: Patches) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -48,6 +49,21 @@ def test_a_large_disk_is_worth_patches() -> None:
     assert choice.patches is not None
     assert choice.patches == Patches(512, (168, 192), length, (8, 16), (8, 16))
     assert choice.by_patches[choice.patches] < 0.5 * choice.by_runs
+
+
+def test_more_query_tiles_are_not_overlooked() -> None:
+    """One tile is visited in either order; on average patches visit less, as there are more of them."""
+    choice = cm.compile(cm.clear(1, 1, 1)).patches_for(640, 640)
+    assert choice is not None
+    assert min(choice.by_patches.values()) < 0.9 * choice.by_runs
+    assert choice.patches is None
+
+
+@pytest.mark.parametrize("wrong", ["a", None, [1], True, 1.5, -1, 2**40, torch.tensor(640)], ids=repr)
+def test_impossible_lengths(wrong: Any) -> None:
+    for lengths in ((wrong, wrong), (640, wrong)):
+        with pytest.raises((cm.DTypeError, cm.ShapeError), match="expected"):
+            cm.compile(DISK).patches_for(*lengths)
 
 
 DISK = cm.disk2d(20, 32, 5)

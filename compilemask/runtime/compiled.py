@@ -249,7 +249,10 @@ class Compiled:
 
         There is a choice if the mask speaks of one image in raster order, whose sizes are integers as all its
         parameters are, among as many queries as keys. Counted once for each length, on the host.
+
+        Raises DTypeError or ShapeError for impossible lengths.
         """
+        check_lengths(queries, keys)
         if queries != keys:
             return self._no_choice(f"there are {queries} queries, but {keys} keys")
         if queries not in self._choices:
